@@ -69,7 +69,8 @@ def federated(
       server part reads no aggregate; the participation part leaves clients out, and another part does not
       know of absent ones (`Mixing.takes_absent`); the system part decides who arrives and another part needs
       what nobody knows then, see `checked_system`; an attack changes classes that the task does not have, or
-      forges updates that have no one broadcast; the client part brings another mixing or server part, see
+      forges updates that have no one broadcast; a part reads the examples that record-level privacy protects;
+      the client part brings another mixing or server part, see
       `Needs.brings`; or the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`.
   """
   brought = getattr(getattr(client, "needs", None), "brings", {})
@@ -133,6 +134,8 @@ def federated(
     with contextlib.suppress(SettingError):
       first = first_shapes(parts.client.init_broadcast)  # type: ignore[arg-type]
     parts.check_covered(first)
+  if parts.client.studies.records is not None:
+    _check_records(parts)
   if parts.server.adapt_to is None:
     return parts
   return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
@@ -226,6 +229,26 @@ def _check_absent(parts: Algorithm, role: str) -> None:
   if refused:
     remedy = f"Use parts that do not, such as static mixing, or leave {role} out."
     raise SettingError(role, name, f"leaves clients or steps out, and {refused}", remedy)
+
+
+def _check_records(parts: Algorithm) -> None:
+  """Raises `SettingError` for parts that read records beside the noised gradients of record-level privacy."""
+  client, reads = parts.client, ""
+  if client.first_pass is not None:
+    reads = "has a first pass over its clients' examples"
+  elif "init" in client.needs.sees_data:
+    reads = "makes its clients' first states of their examples"
+  elif "update" in client.needs.sees_data:
+    reads = "goes by its clients' validation examples"
+  part: Any
+  for role, part in zip(Algorithm._fields, parts):
+    told = ", ".join(own.what for own in part.needs.releases)
+    problem = f"is made of the clients' {told}" if told else reads if part is client else ""
+    if problem:
+      setting = "algorithm" if part is client else role
+      raise SettingError(
+        setting, part.name, f"{problem}, which dp_clip does not bound", "Leave dp_clip out, or use another."
+      )
 
 
 def check_fields(role: str, part: Any) -> None:

@@ -136,3 +136,43 @@ def for_each_batch(
   if last is None:
     return lax.fori_loop(0, trips(epochs), epoch, carry)
   return lax.fori_loop(first // each, jnp.minimum(-(-last // each), epochs), epoch, carry)
+
+
+def for_each_drawn_batch(
+  key: jax.Array,
+  data: ClientData,
+  batch_size: int,
+  capacity: int,
+  steps: int | Array,
+  step: Callable[[PyTree, Batch], PyTree],
+  carry: PyTree,
+  first: int | jax.Array = 0,
+  last: int | jax.Array | None = None,
+) -> PyTree:
+  """Folds `step` over Poisson mini-batches: each holds each example with probability min(1, B/n), by itself.
+
+  Args:
+    key: typed PRNG key; keys of steps are folded in from it.
+    data: the client's examples, n of them.
+    batch_size: B, the expected size of a mini-batch.
+    capacity: the most examples of a mini-batch; of more, so many are kept by chance. The examples of a batch
+      come first, with weight 1.
+    steps: number of steps.
+    step: (carry, batch) -> carry.
+    carry: its initial value.
+    first: the first step to take.
+    last: the step before which to stop, at the latest after all steps; None takes all.
+  """
+  probability = batch_size / jnp.asarray(data.length, jnp.float32)
+  outside = jnp.arange(data.limit) >= data.length
+
+  def drawn(s: jax.Array, carry: PyTree) -> PyTree:
+    draw_key, step_key = jax.random.split(jax.random.fold_in(key, s))
+    draws = jnp.where(outside, 2.0, jax.random.uniform(draw_key, (data.limit,)))
+    least, rows = lax.top_k(-draws, min(capacity, data.limit))
+    inside = -least < jnp.minimum(probability, 1.0)
+    x, y = data.take(jnp.where(inside, rows, 0))
+    return step(carry, Batch(x, y, inside.astype(jnp.float32), step_key))
+
+  stop = trips(steps) if last is None else jnp.minimum(last, steps)
+  return lax.fori_loop(first, stop, drawn, carry)

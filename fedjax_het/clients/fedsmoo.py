@@ -85,7 +85,8 @@ def fedsmoo(
       loss, slope, stats = own.gradient(local.params, local.stats, batch)
       ascent = of_length(jax.tree.map(lambda g, m, s: g - m - s, slope, dual, shared), rho)
       dual = jax.tree.map(lambda m, e, s: m + e - s, dual, ascent, shared)
-      higher = own.gradient(jax.tree.map(jnp.add, local.params, ascent), local.stats, batch)[1]
+      there = jax.tree.map(jnp.add, local.params, ascent)
+      higher = own.gradient(there, local.stats, batch, release=1)[1]
       along = jax.tree.map(
         lambda g, w, center, h: g + lam * (w - center + h),
         higher, local.params, broadcast.params, state.drift,

@@ -69,13 +69,14 @@ def fml(
   def run_steps(key, broadcast, state, data, context, work: Two, first, last) -> Two:
     tx, fitted = recipe.optimizer(context), recipe.fitted(data)
 
-    def one(own: sgd.Local, other: sgd.Local, weight: Any, batch: Batch) -> sgd.Local:
+    def one(own: sgd.Local, other: sgd.Local, weight: Any, batch: Batch, release: int) -> sgd.Local:
       trained = fitted if is_one(weight) else taught(fitted, model.joined(other.params, other.stats), weight)
-      loss, gradient, stats = trained.gradient(own.params, own.stats, batch)
+      loss, gradient, stats = trained.gradient(own.params, own.stats, batch, release=release)
       return sgd.stepped(own, tx, gradient, loss, stats)
 
     def step(work: Two, batch: Batch) -> Two:
-      return Two(one(work.private, work.shared, alpha, batch), one(work.shared, work.private, beta, batch))
+      private = one(work.private, work.shared, alpha, batch, 0)
+      return Two(private, one(work.shared, work.private, beta, batch, 1))
 
     return recipe.for_each_batch(key, data, step, work, first, last)
 

@@ -12,6 +12,7 @@ import optax
 
 from fedjax_het.clients import objective
 from fedjax_het.clients.calibration import RULES
+from fedjax_het.clients.private import SAMPLINGS
 from fedjax_het.errors import SettingError, check_choice
 from fedjax_het.parts import Context
 from fedjax_het.settings import (
@@ -46,6 +47,7 @@ USED_BY = {  # settings that only some optimisers use -> those
 
 OURS = ("weight_decay", *USED_BY)  # settings of the optimisers above, which any other one replaces
 BY_ROUND = ("lr_decay", "epochs", "steps", "min_epochs", "schedule", "schedule_rounds", "warmup")
+OF_PRIVACY = ("dp_clip", "dp_noise_multiplier", "dp_sampling", "dp_capacity", "dp_block")
 OF_OPTAX, RATE = "optax.", "learning_rate"
 
 
@@ -127,6 +129,14 @@ class LocalSettings(TypedDict, total=False):
       "fedrs", see `calibration`. Metrics and the losses that mixings use are of the plain logits.
     calibration_strength: τ >= 0 of `calibration`.
     decorrelate: β >= 0, weight of FedDecorr's penalty on correlated features, see `calibration.correlation`.
+    dp_clip: C > 0, the largest L2 norm of one record's gradient with record-level differential privacy
+      (DP-SGD), see `private`; None for none. Every gradient is then noised.
+    dp_noise_multiplier: z >= 0: the noise on a mini-batch's sum of gradients has the deviation z·C.
+    dp_sampling: "poisson": each step draws each record with probability min(1, B/n); or "shuffle": the
+      batches of shuffled epochs, for which the ledger counts on no sampling.
+    dp_capacity: the most records of a drawn mini-batch, of which larger ones keep as many by chance; None is
+      the least that a batch exceeds with a probability below 1e-9.
+    dp_block: the most records whose gradients are in memory at once.
   """
 
   lr: Annotated[Positive, Default(0.01)]
@@ -155,13 +165,20 @@ class LocalSettings(TypedDict, total=False):
   calibration: Annotated[Annotated[str, Choice(("none", *RULES))], Default("none")]
   calibration_strength: Annotated[NonNegative, Default(1.0)]
   decorrelate: Annotated[NonNegative, Default(0.0)]
+  dp_clip: Annotated[Positive | None, Default(None)]
+  dp_noise_multiplier: Annotated[NonNegative, Default(1.0)]
+  dp_sampling: Annotated[Annotated[str, Choice(SAMPLINGS)], Default("poisson")]
+  dp_capacity: Annotated[Count | None, Default(None)]
+  dp_block: Annotated[Count, Default(16)]
 
 
 def at_evaluations(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the settings of local training that training at an evaluation takes over from the rounds'."""
-  return {
-    name: own for name, own in given.items() if name in LocalSettings.__annotations__ and name not in BY_ROUND
-  }
+  """Returns the settings of local training that training at an evaluation takes over from the rounds'.
+
+  Record-level privacy is none of them: what an evaluation trains stays at its client.
+  """
+  here = {*LocalSettings.__annotations__} - {*BY_ROUND, *OF_PRIVACY}
+  return {name: own for name, own in given.items() if name in here}
 
 
 class AdamSettings(TypedDict, total=False):

@@ -143,7 +143,7 @@ def mime(model: Model, *, beta: Fraction = 0.9, **local: Unpack[LocalSettings]) 
 
     def step(local: sgd.Local, batch: Batch) -> sgd.Local:
       loss, here, stats = own.gradient(local.params, local.stats, batch)
-      there = own.gradient(broadcast.params, broadcast.stats, batch)[1]
+      there = own.gradient(broadcast.params, broadcast.stats, batch, release=1)[1]
       along = jax.tree.map(lambda m, g, old: m + (1.0 - beta) * (g - old), broadcast.pooled, here, there)
       return sgd.stepped(local, tx, along, loss, stats)
 

@@ -16,6 +16,7 @@ from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
 from fedjax_het.clients.calibration import calibrated, check_classes, correlation, counts_of
 from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.local_settings import (
+  OF_PRIVACY,
   OPTIMIZERS,
   OURS,
   SUMMING,
@@ -23,9 +24,16 @@ from fedjax_het.clients.local_settings import (
   optimizer_of,
   unused_settings,
 )
+from fedjax_het.clients.private import (
+  SealedBatch,
+  capacity_of,
+  check_private,
+  noised_gradient,
+  opened,
+)
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError, is_zero
-from fedjax_het.local import Batch, for_each_batch, steps_per_epoch
+from fedjax_het.local import Batch, for_each_batch, for_each_drawn_batch, steps_per_epoch
 from fedjax_het.models.features import with_features
 from fedjax_het.models.model import Model
 from fedjax_het.modes import promoting
@@ -86,8 +94,9 @@ class Recipe(NamedTuple):
     return promoting(steps)
 
   def gradient(
-    self, params: PyTree, stats: PyTree, batch: Batch, at: Callable[[PyTree], PyTree] | None = None
-  ) -> tuple[jax.Array, PyTree, PyTree]:
+    self, params: PyTree, stats: PyTree, batch: Batch, at: Callable[[PyTree], PyTree] | None = None,
+    release: int = 0,
+  ) -> tuple[jax.Array, PyTree, PyTree]:  # fmt: skip
     """Returns (loss at θ, the gradient to step along, updated statistics) of a mini-batch.
 
     It is `objective.loss_gradient`, or with `sam_radius` = ρ > 0 the gradient at θ + ε, where
@@ -99,10 +108,12 @@ class Recipe(NamedTuple):
       stats: the model's running statistics, which only the pass at θ updates.
       batch: the mini-batch.
       at: (θ) -> the model's parameters, see `objective.loss_gradient`.
+      release: the number, from 0, of this gradient among those of one step and key: with `dp_clip` each has
+        noise of its own.
     """
-    model, own, more = self.trained, self.settings, (at, self._terms, self.outputs)
-    batch = augmented(batch, own)
-    loss, gradient, stats_after = objective.loss_gradient(model, params, stats, batch, *more)
+    own = self.settings
+    batch = batch if self.private else augmented(batch, own)
+    loss, gradient, stats_after = self._plain_gradient(params, stats, batch, at, 2 * release)
     if is_zero(own["sam_radius"]):
       return loss, gradient, stats_after
     scaled = jax.tree.map(lambda g, p: g * p, gradient, params) if own["sam_adaptive"] else gradient
@@ -110,7 +121,27 @@ class Recipe(NamedTuple):
     if own["sam_adaptive"]:
       scaled = jax.tree.map(lambda g, p: g * p, scaled, params)
     higher = jax.tree.map(lambda p, g: p + factor * g, params, scaled)
-    return loss, objective.loss_gradient(model, higher, stats, batch, *more)[1], stats_after
+    return loss, self._plain_gradient(higher, stats, batch, at, 2 * release + 1)[1], stats_after
+
+  def _plain_gradient(
+    self, params: PyTree, stats: PyTree, batch: Any, at: Callable[[PyTree], PyTree] | None, release: int
+  ) -> tuple[jax.Array, PyTree, PyTree]:
+    """Returns `objective.loss_gradient`, or with `dp_clip` the noised gradient of `private`."""
+    model, more = self.trained, (at, self._terms, self.outputs)
+
+    def found(own: Batch) -> tuple[jax.Array, PyTree, PyTree]:
+      return objective.loss_gradient(model, params, stats, own, *more)
+
+    if not self.private:
+      return found(batch)
+    change = lambda own: augmented(own, self.settings)  # noqa: E731
+    noisy = noised_gradient(lambda own: found(own)[:2], batch, self.settings, release, change)
+    return *noisy, stats
+
+  @property
+  def private(self) -> bool:
+    """Returns whether training has record-level differential privacy."""
+    return self.settings["dp_clip"] is not None
 
   @property
   def trained(self) -> Model:
@@ -180,8 +211,14 @@ class Recipe(NamedTuple):
     first: int | jax.Array = 0,
     last: int | jax.Array | None = None,
   ) -> PyTree:
-    """Folds `step` over a client's mini-batches of one round, see `local.for_each_batch`."""
-    own = self.settings
+    """Folds `step` over a client's mini-batches of one round, see `local.for_each_batch`.
+
+    With `dp_clip` the batches are those of `dp_sampling`, and `step` receives them as `private.SealedBatch`.
+    """
+    own, data, name = self.settings, *opened(data)
+    if self.private:
+      expected, plain = jnp.minimum(own["batch_size"], jnp.float32(data.length)), step
+      step = lambda carry, batch: plain(carry, cast(Batch, SealedBatch(batch, expected, name)))  # noqa: E731
     epochs = own["epochs"]
     most: int | jax.Array | None = None
     if own["steps"] is not None:
@@ -191,6 +228,11 @@ class Recipe(NamedTuple):
       most = drawn * steps_per_epoch(data, own["batch_size"])
     if most is not None:
       last = jnp.int32(most) if last is None else jnp.minimum(last, most)
+    if self.private and own["dp_sampling"] == "poisson":
+      capacity = own["dp_capacity"] or capacity_of(own["batch_size"])
+      return for_each_drawn_batch(
+        key, data, own["batch_size"], capacity, self.steps(data), step, carry, first, last
+      )
     return for_each_batch(key, data, own["batch_size"], epochs, step, carry, first, last)
 
   def with_epochs(self, epochs: int | None) -> "Recipe":
@@ -221,6 +263,8 @@ class Recipe(NamedTuple):
       found["sam_adaptive"] = "sam_radius = 0"
     if own["calibration"] == "none":
       found["calibration_strength"] = "calibration = none"
+    if own["dp_clip"] is None:
+      found |= dict.fromkeys(OF_PRIVACY[1:], "dp_clip = None")
     return found
 
 
@@ -256,10 +300,11 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
     SettingError: `model` is not a `Model`; `optimizer` is a function that cannot be used, or settings of our
       optimisers are given beside it, or it is not SGD and there is a `reader`; `schedule` has no
       `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task;
-      images are augmented and the model takes others.
+      images are augmented and the model takes others; `dp_clip` cannot bound a record's influence.
   """
   objective.check_model(model)
   own = with_defaults(LocalSettings, given)
+  check_private(model, own)
   own["optimizer"] = optimizer_of(own["optimizer"])
   if reader and own["optimizer"] not in SUMMING:
     problem = f"replaces local SGD, out of whose steps {reader} reads the mean gradient"

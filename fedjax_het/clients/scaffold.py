@@ -13,6 +13,9 @@ the weights (1 - β^k)/(1 - β), k = 1, ..., n, and a_n = (n - β (1 - βⁿ)/(1
 a_n) still is a weighted mean of g - c_i + c, as option II requires. Weight decay is a part of g. If η has
 decayed so far that 1/(η a_n) overflows float32, c_i stays unchanged.
 
+With record-level privacy (`dp_clip`) g is noised, and with it c_i⁺, its mean: DP-SCAFFOLD (Noble, Bellet,
+Dieuleveut, Differentially Private Federated Learning on Heterogeneous Data, AISTATS 2022).
+
 The models are averaged by the mixing coefficients (n_i in the thesis), the control variates uniformly
 (`Message.even`).
 """

@@ -41,7 +41,7 @@ from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Needs, Simplex, Studies
+from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message, Needs, Release, Simplex
 from fedjax_het.settings import Choice, Count, NonNegative, Round, checked
 
 PyTree = Any
@@ -260,11 +260,12 @@ def sosicfl_plus(
   if test_points is not None:
     client = client._replace(personalize=ensemble, apply=outputs)
   return client._replace(
-    studies=Studies(simplex=simplex, milestones={"t̃": start_round}),
+    studies=client.studies._replace(simplex=simplex, milestones={"t̃": start_round}, model=None),
     needs=Needs(
       num_clients=len(centers),
       check_rounds=starts_within(start_round, "no client would train its region", or_never=True),
       remarks=remarks,
+      releases=(Release("label counts"),),
     ),
   )
 

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from fedjax_het.clients.objective import training_loss
+from fedjax_het.clients.private import records_of, refused_losses, sealed
 from fedjax_het.clients.recipe import Recipe
 from fedjax_het.clients.statistics import own_statistics
 from fedjax_het.errors import SettingError
@@ -16,6 +17,7 @@ from fedjax_het.parts import (
   Context,
   InitBroadcastFn,
   LocalTraining,
+  LossFn,
   Message,
   Needs,
   PersonalizeFn,
@@ -115,6 +117,7 @@ def supervised(
     own = lambda broadcast, state, context: received(model)(broadcast)  # noqa: E731
   else:
     own = own_model
+  records = records_of(recipe.settings, training) if recipe.private else None
   judged = model if apply is None else model._replace(apply=apply, stats=())
 
   def loss(broadcast: Message, state: PyTree, data: Any, context: Context) -> jax.Array:
@@ -123,13 +126,13 @@ def supervised(
   return ClientUpdate(
     init_broadcast=init_broadcast or (lambda key: Message(model.init(key), stats=model.stats)),
     init=init,
-    update=in_one_go(training),
-    loss=loss,
+    update=in_one_go(sealed(training, name) if recipe.private else training),
+    loss=cast(LossFn, refused_losses) if recipe.private else loss,
     personalize=lambda broadcast, state, data, context, lam: own(broadcast, state, context),
     apply=model.logits if apply is None else apply,
     task=model.task,
     global_model=global_model,
     name=name,
-    studies=Studies(line=line, model=model if apply is None else None),
+    studies=Studies(line=line, model=model if apply is None else None, records=records),
     needs=Needs(sees_data=("personalize",) if line and model.stateful else (), remarks=recipe.remarks),
   )

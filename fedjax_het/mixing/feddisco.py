@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from fedjax_het.mixing.static import shares_of_examples
-from fedjax_het.parts import Feedback, Mixing, Needs
+from fedjax_het.parts import Feedback, Mixing, Needs, Release
 from fedjax_het.settings import Choice, NonNegative, checked
 
 
@@ -61,6 +61,6 @@ def feddisco(
     lambda sizes: (),
     update,
     "feddisco",
-    needs=Needs(num_clients=jnp.asarray(counts).shape[0]),
+    needs=Needs(num_clients=jnp.asarray(counts).shape[0], releases=(Release("label counts"),)),
     takes_absent=True,
   )

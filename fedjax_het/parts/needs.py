@@ -8,6 +8,7 @@ import jax
 
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.parts.message import Context, Message, PyTree
+from fedjax_het.parts.privacy import Release
 
 
 class PersonalizeFn(Protocol):
@@ -52,6 +53,26 @@ class MembershipFn(Protocol):
   ) -> jax.Array: ...
 
 
+class Records(NamedTuple):
+  """Record-level privacy of a client's local training, as its ledger needs it.
+
+  Attributes:
+    noise_multiplier: z, the noise's deviation divided by the clip of a record's gradient.
+    batch_size: B; a client of n records puts each into a mini-batch with probability min(1, B/n).
+    capacity: the most records of a mini-batch, of which larger ones keep as many by chance; None for batches
+      of shuffled epochs, whose sampling is not counted on.
+    releases: (n) -> how many mini-batches of a round a record of a client of n may be in, at most: all steps
+      if they are drawn, else the epochs.
+    gradients: noised gradients of one mini-batch.
+  """
+
+  noise_multiplier: float | Array
+  batch_size: int
+  capacity: int | None
+  releases: Callable[[int], int]
+  gradients: int = 1
+
+
 class Studies(NamedTuple):
   """Offers of a method to evaluations and studies, beyond one personalised and one global model.
 
@@ -75,6 +96,7 @@ class Studies(NamedTuple):
     prototypes: (broadcast) -> (each class's prototype, float32 [C, d]; whether there is one, [C]); None for a
       method without prototypes.
     milestones: symbol -> index of the round in which the method's training changes; marked in pictures.
+    records: record-level privacy of what a client sends; None for none.
   """
 
   lambdas: tuple[float, ...] = (0.0,)
@@ -87,6 +109,7 @@ class Studies(NamedTuple):
   graph: Callable[[Message, PyTree, PyTree], jax.Array] | None = None
   prototypes: Callable[[Message], tuple[jax.Array, jax.Array]] | None = None
   model: Any = None
+  records: Records | None = None
 
 
 class Needs(NamedTuple):
@@ -120,6 +143,8 @@ class Needs(NamedTuple):
     probability: whether a mixing part reads `Feedback.probability`, which is unknown under an over-selection.
     brings: "mixing" or "server" -> the part that belongs to the method, which takes the place of the default
       one; `federated` refuses any other choice.
+    releases: what of the clients' data the server learns beside uploads, see `Release`; honoured for every
+      part.
   """
 
   num_clients: int | None = None
@@ -135,6 +160,7 @@ class Needs(NamedTuple):
   upload_bits: Callable[[Message], int] | None = None
   brings: Mapping[str, Any] = MappingProxyType({})
   probability: bool = False
+  releases: tuple[Release, ...] = ()
 
   @property
   def of_client(self) -> tuple[str, ...]:

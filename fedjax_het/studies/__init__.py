@@ -12,6 +12,7 @@ from fedjax_het.studies.mixture import Mixture
 from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
 from fedjax_het.studies.prototypes import Prototypes
+from fedjax_het.studies.record_privacy import RecordPrivacy
 from fedjax_het.studies.reported import Arrivals, Attacked, ClientFigures, RoundFigures
 from fedjax_het.studies.simplex import SimplexMap
 from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
@@ -30,6 +31,7 @@ STUDIES: tuple[type[Study], ...] = (
   Clusters,
   Graph,
   Prototypes,
+  RecordPrivacy,
   Partition,
   FeatureShift,
   Synthetic,

@@ -134,7 +134,8 @@ def test_values_of_a_program_are_numbers_that_may_be_fractions():
   settings = CLIENTS["pfedme"].settings
   assert {name for name, own in settings.items() if own.is_value} == {
     "lam", "outer_lr", "lr", "lr_decay", "momentum", "weight_decay", "clip_norm", "warmup", "b1", "b2", "eps",
-    "label_smoothing", "sam_radius", "mixup", "calibration_strength", "decorrelate",
+    "label_smoothing", "sam_radius", "mixup", "calibration_strength", "decorrelate", "dp_clip",
+    "dp_noise_multiplier",
   }  # fmt: skip
   config = get_config("algorithm=superfed_mm").to_dict()
   assert {"algorithm.mu", "algorithm.nu", "local.lr", "local.momentum"} <= {*plan(config).numbers}

@@ -16,7 +16,7 @@ VALUES = {
   "lr": [0.05, 0.2], "lr_decay": [1.0, 0.5], "momentum": [0.0, 0.9], "weight_decay": [0.0, 0.2],
   "b2": [0.999, 0.5], "mixup": [0.0, 0.5], "calibration_strength": [0.5, 2.0], "decorrelate": [0.0, 0.5],
   "warmup": [0.0, 5.0], "clip_norm": [1e9, 0.05], "label_smoothing": [0.0, 0.2], "sam_radius": [0.0, 0.3],
-  "b1": [0.9, 0.5], "eps": [1e-8, 1e-3],
+  "b1": [0.9, 0.5], "eps": [1e-8, 1e-3], "dp_clip": [1e9, 0.05], "dp_noise_multiplier": [0.0, 0.5],
 }  # fmt: skip
 
 
@@ -30,6 +30,8 @@ def test_numbers_vary_within_one_program(name):
   """Each member is the run with its value alone; with the value that is off, the plain run, to rounding."""
   more = {"optimizer": "adam"} if name in ("b1", "b2", "eps") else {}
   more |= {"calibration": "logit_adjustment"} if name == "calibration_strength" else {}
+  more |= {"dp_clip": 0.3} if name == "dp_noise_multiplier" else {}
+  more |= {"dp_noise_multiplier": 0.0} if name == "dp_clip" else {}
   model = fh.models.two_nn((4,), 3, hidden=4) if name == "decorrelate" else linear()  # needs features
   given = dict(rounds=3, cohort_size=3, devices=1)
 

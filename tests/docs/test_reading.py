@@ -98,6 +98,9 @@ def configurations() -> dict[str, ConfigDict]:
     ),
     "prototypes": with_values(get_config("algorithm=fedproto"), SMALL),
     "learnt weights": with_values(get_config("algorithm=fedala"), SMALL),
+    "private": with_values(
+      get_config("algorithm=fedavg"), SMALL | {"local": {"dp_clip": 1.0, "dp_sampling": "shuffle"}}
+    ),
     "drawn": with_values(
       get_config("algorithm=fedavg"), SMALL | {"participation": {"name": "poisson", "capacity": 2}}
     ),

@@ -1,0 +1,1 @@
+"""The privacy ledger: what the noise of a run guarantees."""

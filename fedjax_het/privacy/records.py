@@ -1,0 +1,131 @@
+r"""The ledger of record-level privacy: ε of what each client sends, for one of its records.
+
+A client of n records, R rounds and L mini-batches a round that a record may be in (`parts.Records.releases`)
+sends what is made of R L noised sums. The g gradients of one mini-batch are one Gaussian mechanism of
+multiplier z/√g: given the batch, each has a deviation of z clips.
+
+==========  ==================  =======================================================================
+batches     neighbours          accountant
+==========  ==================  =======================================================================
+drawn       add or remove one   "PLD" of `TruncatedSubsampledGaussianDpEvent`, with q = min(1, B/n) and
+                                the program's capacity
+shuffled    replace one         "Gaussian" of multiplier z / (2 √g), no amplification: a replaced record
+                                changes one sum of an epoch by 2C at most, whatever the order
+==========  ==================  =======================================================================
+
+The number n counts as public, as in DP-SGD's own analysis: it is in q, in B̄ and in the mixing's weights.
+Sources: Abadi et al., CCS 2016; Ganesh, McKenna, Mahajan, arXiv:2508.15089, 2025, for the capacity.
+"""
+
+import functools
+import importlib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedjax_het.errors import SettingError
+from fedjax_het.parts import Records
+
+STEP = 1e-3  # of the privacy losses' grid; they are rounded up
+MOST = 24  # with more different clients, not all are computed, see `spread`
+
+
+class Spread(NamedTuple):
+  """ε over the clients that took part.
+
+  Attributes:
+    largest: the largest ε.
+    median: that of the client in the middle.
+  """
+
+  largest: float
+  median: float
+
+
+def accounting(module: str = "dp_accounting") -> Any:
+  """Imports dp-accounting; raises `SettingError`, which names the extra, where it is missing."""
+  try:
+    return importlib.import_module(module)
+  except ImportError as error:
+    remedy = "Install it by: pip install 'fedjax_het[privacy]'."
+    raise SettingError("dp_clip", "dp-accounting", f"the ledger needs it ({error})", remedy) from error
+
+
+def accountant(records: Records) -> str:
+  """Returns the accountant's name, and between which data sets it holds."""
+  return "PLD, add-or-remove-one" if records.capacity is not None else "Gaussian, replace-one"
+
+
+def default_delta(sizes: ArrayLike) -> float:
+  """Returns n^-1.1 of the largest client, the smallest δ that any of them would choose."""
+  return float(max(int(np.max(np.asarray(sizes), initial=2)), 2)) ** -1.1
+
+
+def epsilon(records: Records, examples: int, rounds: int, delta: float) -> float:
+  """Computes ε at δ for one record of a client; infinity without noise, 0 for a client that sent nothing.
+
+  Args:
+    records: the client part's, `client.studies.records`.
+    examples: n, the client's training examples.
+    rounds: in how many rounds it took part.
+    delta: δ.
+  """
+  count = rounds * records.releases(examples)
+  multiplier = float(records.noise_multiplier) / math.sqrt(records.gradients)
+  if count == 0:
+    return 0.0
+  if not multiplier > 0:
+    return math.inf
+  if records.capacity is None:
+    return float(accounting().get_epsilon_gaussian(multiplier / (2.0 * math.sqrt(count)), delta))
+  chance = min(1.0, records.batch_size / examples)
+  return _drawn(examples, chance, min(records.capacity, examples), multiplier, count, delta)
+
+
+@functools.lru_cache(maxsize=64)
+def _one_batch(examples: int, chance: float, capacity: int, multiplier: float) -> Any:
+  losses = accounting("dp_accounting.pld.privacy_loss_distribution")
+  return losses.from_truncated_subsampled_gaussian_mechanism(
+    dataset_size=examples, sampling_probability=chance, truncated_batch_size=capacity,
+    noise_multiplier=multiplier, value_discretization_interval=STEP,
+  )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _drawn(examples: int, chance: float, capacity: int, multiplier: float, count: int, delta: float) -> float:
+  with np.errstate(over="ignore", under="ignore"):  # of losses that have next to no mass
+    one = _one_batch(examples, chance, capacity, multiplier)
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
+def spread(records: Records, sizes: ArrayLike, rounds: ArrayLike, delta: float) -> Spread:
+  """Computes the largest and the median ε over the clients that took part; 0 if none did.
+
+  With more than `MOST` different pairs (n, rounds), ε is computed for the `MOST` with the largest rounds ·
+  releases · q², to which a drawn mechanism's μ² of the central limit is proportional, and for the client in
+  the middle of that order.
+
+  Args:
+    records: the client part's.
+    sizes: n of each client, int [K].
+    rounds: in how many rounds each took part, int [K].
+    delta: δ.
+  """
+  n, t = np.asarray(sizes), np.asarray(rounds)
+  known = [(int(a), int(b)) for a, b in zip(n[t > 0], t[t > 0])]
+  if not known:
+    return Spread(0.0, 0.0)
+  if len({*known}) <= MOST:
+    found = {pair: epsilon(records, *pair, delta) for pair in {*known}}
+    return Spread(max(found.values()), float(np.median([found[pair] for pair in known])))
+
+  def lost(pair: tuple[int, int]) -> float:
+    chance = 1.0 if records.capacity is None else min(1.0, records.batch_size / pair[0])
+    return pair[1] * records.releases(pair[0]) * chance**2
+
+  order = sorted({*known}, key=lost)
+  middle = sorted(known, key=lost)[len(known) // 2]
+  most = max(epsilon(records, *pair, delta) for pair in order[-MOST:])
+  return Spread(most, epsilon(records, *middle, delta))
