@@ -6,6 +6,7 @@ from typing import Any
 from fedjax_het import _starting as _starting
 from fedjax_het import (
   aggregation,
+  asynchronous,
   attacks,
   data,
   metrics,
@@ -59,6 +60,7 @@ from fedjax_het.models import Model
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
+  Asynchronous,
   Attack,
   ClientUpdate,
   Context,
@@ -83,16 +85,17 @@ from fedjax_het.parts import (
 from fedjax_het.tasks import Task
 
 __all__ = [
-  "Aggregation", "Algorithm", "Attack", "ClientUpdate", "Context", "DataError", "Draw", "Engine",
-  "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom", "NonFiniteLoss",
-  "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "Speeds", "State", "Studies", "Sweep",
-  "System", "Task", "Trained", "Upload", "Way", "Wire", "aggregation", "apfl", "attacks", "data", "ditto",
-  "fedadmm", "fedavg", "fedbabu", "fedbn", "fedcgan", "fedcm", "fedcvae", "feddc", "feddyn", "fedem",
-  "federate", "federated", "fedevg", "fedlc", "fedntd", "fedper", "fedproto", "fedprox", "fedrep",
-  "fedrod", "fedrs", "fedspeed", "finetuned", "flower", "ifca", "in_one_go", "keep_programs", "lg_fedavg",
-  "load_model", "load_run", "local_only", "metrics", "mixing", "models", "mofedsam", "moon", "participation",
-  "per_fedavg", "pfedme", "prepare_cpu", "regions", "run", "scaffold", "server", "sosicfl", "sosicfl_all",
-  "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm", "sweep", "system", "tasks", "uploads",
+  "Aggregation", "Algorithm", "Asynchronous", "Attack", "ClientUpdate", "Context", "DataError", "Draw",
+  "Engine", "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom",
+  "NonFiniteLoss", "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "Speeds", "State",
+  "Studies", "Sweep", "System", "Task", "Trained", "Upload", "Way", "Wire", "aggregation", "apfl",
+  "asynchronous", "attacks", "data", "ditto", "fedadmm", "fedavg", "fedbabu", "fedbn", "fedcgan", "fedcm",
+  "fedcvae", "feddc", "feddyn", "fedem", "federate", "federated", "fedevg", "fedlc", "fedntd", "fedper",
+  "fedproto", "fedprox", "fedrep", "fedrod", "fedrs", "fedspeed", "finetuned", "flower", "ifca",
+  "in_one_go", "keep_programs", "lg_fedavg", "load_model", "load_run", "local_only", "metrics", "mixing",
+  "models", "mofedsam", "moon", "participation", "per_fedavg", "pfedme", "prepare_cpu", "regions", "run",
+  "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm",
+  "sweep", "system", "tasks", "uploads",
 ]  # fmt: skip
 
 

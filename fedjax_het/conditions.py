@@ -1,6 +1,6 @@
 """Tables of the parts by name that stand for the conditions of a federation."""
 
-from fedjax_het import aggregation, attacks, participation, system, uploads
+from fedjax_het import aggregation, asynchronous, attacks, participation, system, uploads
 from fedjax_het.entries import Method, by_name
 
 _FEDAVG = "McMahan et al., AISTATS 2017"
@@ -53,11 +53,19 @@ SYSTEMS = by_name(
   Method("lognormal", system.lognormal, "log-normal speeds, also correlated with the clients' data", "-"),
   Method("trace", system.trace, "each client's speeds by a file", "-"),
 )  # fmt: skip
+ASYNCHRONOUS = by_name(
+  Method("fedbuff", asynchronous.fedbuff, "the server moves by every B updates that arrive",
+         "Nguyen et al., AISTATS 2022", "uploads on their way"),
+  Method("fedasync", asynchronous.fedasync, "the server mixes each model that arrives into its own",
+         "Xie, Koyejo, Gupta, OPT 2020", "uploads on their way"),
+)  # fmt: skip
 # Sections that a configuration may leave out -> methods. Each section is an argument of `federated` too.
 CONDITIONS: dict[str, dict[str, Method]] = {
   "participation": PARTICIPATIONS, "uploads": UPLOADS, "attack": ATTACKS, "aggregation": AGGREGATIONS,
-  "system": SYSTEMS,
+  "system": SYSTEMS, "asynchronous": ASYNCHRONOUS,
 }  # fmt: skip
 SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose a tuple of parts, in order
 # Section of `CONDITIONS` -> the method that leaving it out chooses.
 UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
+# Section of `CONDITIONS` -> the method that one with settings and without a name chooses.
+IF_UNNAMED = {"asynchronous": "fedbuff"}

@@ -9,12 +9,14 @@ import jax
 
 from fedjax_het import mixing as mixings
 from fedjax_het import server as servers
+from fedjax_het import system as systems
 from fedjax_het.errors import SettingError, is_zero, listed
 from fedjax_het.participation.among import Arrival
 from fedjax_het.participation.available import drawn_uniformly
 from fedjax_het.parts import (
   Aggregation,
   Algorithm,
+  Asynchronous,
   Attack,
   ClientUpdate,
   InitBroadcastFn,
@@ -30,7 +32,9 @@ from fedjax_het.parts import (
 from fedjax_het.settings import with_defaults
 from fedjax_het.uploads import transformed
 
-KINDS: tuple[type, ...] = (ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation, Attack, System)
+KINDS: tuple[type, ...] = (
+  ClientUpdate, Mixing, ServerUpdate, Aggregation, Participation, Attack, System, Asynchronous,
+)  # fmt: skip
 
 
 def federated(
@@ -43,6 +47,7 @@ def federated(
   participation: Participation | None = None,
   attack: Attack | None = None,
   system: System | None = None,
+  asynchronous: Asynchronous | None = None,
 ) -> Algorithm:
   """Composes an algorithm; by default clients count by n_i and the server moves to their average.
 
@@ -58,6 +63,8 @@ def federated(
     participation: who takes part, who arrives, and how much of the work each does.
     attack: what dishonest clients do.
     system: how long clients and server take, for a run that simulates time.
+    asynchronous: how many clients train at once, and for how many of them the server waits; its system is by
+      default that of equally fast clients.
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
@@ -71,7 +78,8 @@ def federated(
       what nobody knows then, see `checked_system`; an attack changes classes that the task does not have, or
       forges updates that have no one broadcast; a part reads the examples that record-level privacy protects;
       the client part brings another mixing or server part, see
-      `Needs.brings`; or the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`.
+      `Needs.brings`; the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`; or with
+      an asynchronous part, another one needs a whole cohort.
   """
   brought = getattr(getattr(client, "needs", None), "brings", {})
   for asked, own in (("mixing", mixing), ("server", server)):
@@ -85,6 +93,7 @@ def federated(
   parts = Algorithm(
     client, mixing, server, combined, present, Attack() if attack is None else attack,
     System() if system is None else system,
+    Asynchronous() if asynchronous is None else asynchronous,
   )  # fmt: skip
   for role, part, kind in zip(Algorithm._fields, parts, KINDS):
     if not isinstance(part, kind):
@@ -92,7 +101,9 @@ def federated(
       remedy = "Give client, mixing, server in this order."
       if callable(part) or isinstance(part, str):
         remedy = f"Call the factory: {what}(...)."
-      raise SettingError(role, what, f"is not {'an' if kind is Aggregation else 'a'} {kind.__name__}", remedy)
+      raise SettingError(
+        role, what, f"is not {'an' if kind.__name__[0] == 'A' else 'a'} {kind.__name__}", remedy
+      )
     check_fields(role, part)
   if parts.mixing.adapt_to is not None:
     parts = parts._replace(mixing=parts.mixing.adapt_to(parts.client))
@@ -127,6 +138,8 @@ def federated(
     raise SettingError("aggregation", parts.aggregation.name, problem, "Leave the aggregation out.")
   if parts.participation.draw is not None:
     _check_absent(parts, "system" if parts.system.selects and present.draw is None else "participation")
+  if parts.asynchronous.overlaps:
+    parts = _overlapping(parts)
   if parts.covering:
     # Uploads are known, and checked again, only with data. Here the client part may still be around a model
     # that it refuses, such as the placeholder of a configuration that is checked.
@@ -249,6 +262,31 @@ def _check_records(parts: Algorithm) -> None:
       raise SettingError(
         setting, part.name, f"{problem}, which dp_clip does not bound", "Leave dp_clip out, or use another."
       )
+
+
+def _overlapping(parts: Algorithm) -> Algorithm:
+  """Returns the parts with a system; raises `SettingError` if one of them needs whole cohorts."""
+  client, mixing, server, _, participation, _, system, own = parts
+  refused, remedy = "", "Use another one, or leave asynchronous out."
+  if client.training is None:
+    refused = f"{client.name} does not say how long it trains before it has"
+  elif client.first_pass is not None:
+    refused = f"{client.name} has a pass of the whole cohort before it trains"
+  elif not client.needs.uploads_model:
+    refused = f"{client.name} uploads no update of what it received"
+  elif server.send is not None:
+    refused = f"server {server.name} sends each client its own message, of which an update may not be stale"
+  elif mixing.needs.probability:
+    refused = f"mixing {mixing.name} reads the probabilities with which clients arrive, which are not known"
+  elif participation.draw is not None:
+    refused = f"participation {participation.name} draws whole cohorts"
+  elif system.selects:
+    refused = f"system {system.name} has a deadline or over-selection, which are of whole cohorts"
+  if refused:
+    raise SettingError(
+      "asynchronous", own.name, f"lets clients train while the server moves, and {refused}", remedy
+    )
+  return parts if system.there else parts._replace(system=systems.constant())
 
 
 def check_fields(role: str, part: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from fedjax_het.conditions import CONDITIONS
+from fedjax_het.conditions import CONDITIONS, IF_UNNAMED
 from fedjax_het.config.listing import WIDTH, Entry, entry_of, shown
 from fedjax_het.config.sections import Section, sections
 from fedjax_het.config.values import each_of
@@ -67,9 +67,10 @@ def _of(section: Section, config: Mapping[str, Any]) -> Iterator[Field]:
     if not given:
       yield Field(section.name, f"a tuple of them, in order{MORE}", "tuple", (), NO_DEFAULT)
     return
-  if section.kind == "choice" and given.get("name"):
-    entry = _chosen(section, f"{section.name}.name", given["name"])
-    yield Field(f"{section.name}.name", f"{entry.about}{MORE}", "str", NO_DEFAULT, given["name"])
+  unnamed = IF_UNNAMED.get(section.name) if given else None
+  if section.kind == "choice" and (name := given.get("name", unnamed)):
+    entry = _chosen(section, f"{section.name}.name", name)
+    yield Field(f"{section.name}.name", f"{entry.about}{MORE}", "str", unnamed or NO_DEFAULT, name)
     settings = {**entry.settings}
   elif section.kind == "choice":
     default = section.unless_chosen or None

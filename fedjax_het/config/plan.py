@@ -5,7 +5,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from fedjax_het.conditions import CONDITIONS
+from fedjax_het.conditions import CONDITIONS, IF_UNNAMED
 from fedjax_het.config.check import check_fields, check_parts
 from fedjax_het.config.own_epochs import followers, resolved
 from fedjax_het.config.sections import sections
@@ -23,8 +23,17 @@ PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose parts and set t
 
 
 def written(config: ConfigDict | Mapping[str, Any] | Plan) -> dict[str, Any]:
-  """Returns a configuration's nested fields, or those from which a plan was made."""
-  return dict(config.written) if isinstance(config, Plan) else plain(ConfigDict(config))
+  """Returns a configuration's nested fields, or those from which a plan was made.
+
+  A section that has settings and no `name` gets the one of `conditions.IF_UNNAMED`, if there is one.
+  """
+  if isinstance(config, Plan):
+    return dict(config.written)
+  found = plain(ConfigDict(config))
+  for section, name in IF_UNNAMED.items():
+    if isinstance(own := found.get(section), dict) and own and "name" not in own:
+      found[section] = {"name": name, **own}
+  return found
 
 
 def plan(config: ConfigDict | Mapping[str, Any] | Plan, studies: Sequence[type[Study]] = ()) -> Plan:

@@ -51,7 +51,7 @@ def arrived(tree: PyTree, present: jax.Array | None, otherwise: PyTree = None) -
     return tree
 
   def one(leaf: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.where(_over(present, leaf), leaf, other)
+    return jnp.where(over(present, leaf), leaf, other)
 
   zeros = jax.tree.map(jnp.zeros_like, tree) if otherwise is None else otherwise
   return jax.tree.map(one, tree, zeros)
@@ -102,7 +102,7 @@ def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:
     return own
 
   def product(value: jax.Array, weight: jax.Array) -> jax.Array:
-    weight = _over(weight, value)
+    weight = over(weight, value)
     return jnp.where(weight > 0, weight * value, 0.0)
 
   each = jax.tree.broadcast(sent.weights, sent.values)
@@ -111,13 +111,13 @@ def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:
 
   def mean(total: jax.Array, weight: jax.Array, own: jax.Array) -> jax.Array:
     some = weight > 0  # by a factor: XLA compiles a division differently on several devices
-    factor = _over(1.0 / jnp.where(some, weight, 1.0), total)
-    return jnp.where(_over(some, total), total * factor, own).astype(own.dtype)
+    factor = over(1.0 / jnp.where(some, weight, 1.0), total)
+    return jnp.where(over(some, total), total * factor, own).astype(own.dtype)
 
   return jax.tree.map(mean, total, jax.tree.broadcast(weight, total), own)
 
 
-def _over(weight: jax.Array, value: jax.Array) -> jax.Array:
+def over(weight: jax.Array, value: jax.Array) -> jax.Array:
   """Returns the weights with trailing axes of length 1, to be multiplied with values."""
   return weight.reshape(*weight.shape, *[1] * (value.ndim - weight.ndim))
 
@@ -126,7 +126,7 @@ def without_unread(uploads: Message, coefficients: jax.Array) -> Message:
   """Replaces uploads of coefficient 0, which may be NaN, by zeros; see `Needs.covers`."""
 
   def one(leaf: jax.Array) -> jax.Array:
-    return jnp.where(_over(coefficients, leaf) == 0, jnp.zeros((), leaf.dtype), leaf)
+    return jnp.where(over(coefficients, leaf) == 0, jnp.zeros((), leaf.dtype), leaf)
 
   return jax.tree.map(one, uploads)
 

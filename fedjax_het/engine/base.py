@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from fedjax_het.data.container import Array, FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.algorithm_maker import traced
+from fedjax_het.engine.asynchronous import step_of
 from fedjax_het.engine.capacity import check_program
 from fedjax_het.engine.checks import check_fit, check_simplex
 from fedjax_het.engine.client_store import ClientStore, OnDevices
@@ -32,7 +33,8 @@ from fedjax_het.engine.evaluate import (
   parts_seen,
   spread,
 )
-from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds, round_step
+from fedjax_het.engine.programs import PROGRAMS
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, Stretch, many_rounds
 from fedjax_het.engine.state import State, clients_key, in_batches, init_client
 from fedjax_het.errors import check_whole
 from fedjax_het.modes import check_sound, in_float32, not_searching, searching, without_jit
@@ -43,16 +45,6 @@ PyTree = Any
 RunFn = Callable[[Algorithm, Any, PyTree, PyTree], tuple[PyTree, PyTree]]
 OfFn = Callable[[ClientUpdate], ClientUpdate]
 DoingFn = Callable[[str], AbstractContextManager[Any]]
-
-PROGRAMS = {  # a program's key -> its name in messages
-  "init": "the first state",
-  "init of examples": "the clients' first states",
-  "advance": "the rounds",
-  "diverged": "the look at what diverged",
-  "evaluate": "the evaluation",
-  "dishonest": "who attacks",
-  "sample": "who is evaluated",
-}
 
 
 class Seconds(NamedTuple):
@@ -115,11 +107,9 @@ class Runs(abc.ABC):
     cohort_size: int,
     client_batch: int | None,
   ):
-    settings = each[0]
     self.num_clients = data[0].num_clients
-    with traced(settings):
-      check_fit(make_algorithm, data, cohort_size, settings)
-    self.cohort_size = int(cohort_size)
+    with traced(each[0]):
+      check_fit(make_algorithm, data, cohort_size, each[0])
     if client_batch is not None:
       check_whole("client_batch", client_batch, 1)
     self.client_batch = client_batch or placement.default_client_batch()
@@ -128,9 +118,11 @@ class Runs(abc.ABC):
     self.seconds = Seconds()
     made = [make_algorithm(**own) for own in each]
     self._client = made[0].client
+    self.cohort_size = made[0].clients_in_a_round(int(cohort_size))
+    self._shapes = jax.eval_shape(lambda own: own, data[0])
     self.rows = max(one.participation.rows(self.num_clients, self.cohort_size) for one in made)
-    there: list[bool] = []  # with the settings as the program has them: a share of 0 is one of several values
-    jax.eval_shape(lambda own: there.append(make_algorithm(**own).attack.there), dict(settings))
+    there: list[bool] = []  # with traced settings: a share of 0 is one of several values
+    jax.eval_shape(lambda own: there.append(make_algorithm(**own).attack.there), dict(each[0]))
     self._attacked = there[0]
     self.task = self._client.task
     self._compiled: dict[Any, Any] = {}
@@ -151,7 +143,7 @@ class Runs(abc.ABC):
     return [None]  # a single run's divergence has been raised by `advance`
 
   def rounds_done(self, state: State) -> int:
-    """Returns the number of finished rounds of a state."""
+    """Returns a state's number of finished rounds."""
     return int(state.round)
 
   def split(self, tree: PyTree) -> list[PyTree]:
@@ -213,8 +205,8 @@ class Runs(abc.ABC):
   ) -> tuple[State, RoundInfo]:
     batch = self._group_of(self.rows)
 
-    def step(state: State) -> tuple[State, RoundInfo]:
-      return round_step(algorithm, self.inside, self.rows, batch, data, state, more.slots)
+    def step(state: State) -> Any:
+      return step_of(algorithm)(algorithm, self.inside, self.rows, batch, data, state, more.slots)
 
     return many_rounds(step, state, more.rounds)
 
@@ -278,13 +270,13 @@ class Runs(abc.ABC):
     def one(algorithm, data, key, _):
       return (), draw(algorithm, key)
 
-    _, found = self._call(name, one, self._no_data, state.key, spends="eval")
+    found = self._call(name, one, self._no_data, state.key, spends="eval")[1]
     return self._read(found, self.num_clients)
 
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
   ) -> PyTree:
-    """Returns client i's first state; `key` is the run's key."""
+    """Returns client i's first state for the run's key."""
     context = Context(i, jnp.int32(0), self.cohort_size, self.num_clients)
     own = None if data is None else data.clients(i)
     return init_client(algorithm.client, clients_key(key), broadcast, own, context)
@@ -369,5 +361,5 @@ class Runs(abc.ABC):
     self.seconds = self.seconds._replace(**{kind: spent})
 
   def _read(self, tree: PyTree, count: int, dtype: Any = None) -> PyTree:
-    """Reads the first `count` rounds or clients of a result to the host."""
+    """Reads a result's first `count` rounds or clients to the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype)[(*self._runs, slice(count))], tree)

@@ -19,6 +19,7 @@ from fedjax_het.engine.cohort import CohortsAhead
 from fedjax_het.engine.data_store import DataStore, Resident, Streamed
 from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.evaluate import beside
+from fedjax_het.engine.pool import with_pool
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
@@ -156,7 +157,8 @@ class Members(Runs):
         own = functools.partial(self._init_client, algorithm, key, broadcast, None)
         return () if sees else in_batches(own, jnp.arange(self.num_clients), self.num_clients)
 
-      return first_state(algorithm, key, sizes, self.cohort_size, clients), ()
+      state = first_state(algorithm, key, sizes, self.cohort_size, clients)
+      return with_pool(state, algorithm, sizes, self._shapes, self.cohort_size), ()
 
     keys = self._spread(jax.random.key_data(key))
     args = keys, self._spread(self._sizes)

@@ -176,13 +176,20 @@ def checked_aggregate(uploads: Message, state: PyTree, found: Any) -> tuple[Mess
 def one_upload(
   client: ClientUpdate, key: jax.Array, data: FederatedData, broadcast: Message, cohort_size: int
 ) -> Message:
-  """Returns client 0's upload in a form that `jax.eval_shape` computes without its steps, if it has some."""
+  """Returns client 0's upload, see `one_result`."""
+  return one_result(client, key, data, broadcast, cohort_size)[0]
+
+
+def one_result(
+  client: ClientUpdate, key: jax.Array, data: FederatedData, broadcast: Message, cohort_size: int
+) -> tuple[Message, PyTree, Info]:
+  """Returns what client 0's update returns; `jax.eval_shape` of it takes no local steps, if there are any."""
   own, context = data.clients(jnp.int32(0)), first_context(data, cohort_size)
   state = init_client(client, key, broadcast, own, context)
   if client.training is None:
-    return client.update(key, broadcast, state, own, context)[0]
+    return client.update(key, broadcast, state, own, context)
   work = client.training.start(broadcast, state, context)  # the steps change no shape
-  return client.training.finish(broadcast, state, own, context, work)[0]
+  return client.training.finish(broadcast, state, own, context, work)
 
 
 def check_mixing(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> None:

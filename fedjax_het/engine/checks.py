@@ -47,7 +47,8 @@ def check_fit(
   if not 1 <= cohort_size <= num_clients:
     problem = f"there are {num_clients} clients"
     raise SettingError("cohort_size", cohort_size, problem, f"Use 1 to {num_clients}.")
-  cohort_size, algorithm = int(cohort_size), make_algorithm(**settings)
+  algorithm = make_algorithm(**settings)
+  cohort_size = algorithm.clients_in_a_round(int(cohort_size))
   for role in Algorithm._fields:
     part = getattr(algorithm, role)
     if part.needs.num_clients not in (None, data[0].num_clients):
@@ -113,13 +114,16 @@ def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> No
   """Raises `SettingError` if a part refuses cohorts of S clients out of K."""
   for part in algorithm:
     if part.needs.check_cohort is not None:
-      part.needs.check_cohort(cohort_size, num_clients)
+      part.needs.check_cohort(algorithm.clients_in_a_round(cohort_size), num_clients)
 
 
 def check_ahead(algorithm: Algorithm, **flags: int | None) -> None:
   """Raises `SettingError` for flags that need the cohorts before the rounds are trained."""
-  chosen = algorithm.participation
+  chosen, asynchronous = algorithm.participation, algorithm.asynchronous
   for flag, value in flags.items():
+    if value is not None and asynchronous.overlaps:
+      problem = f"asynchronous {asynchronous.name} starts clients as others are done"
+      raise SettingError(flag, value, problem, "Leave one of them out.")
     if value is not None and chosen.draw is not None and not chosen.ahead:
       problem = f"participation {chosen.name} draws a cohort only after the round before it"
       raise SettingError(flag, value, problem, "Leave it out, or use another participation.")

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from fedjax_het.engine.placement import replicated
 from fedjax_het.parts import Algorithm, Draw, Participation, PyTree
 
-FIRST_PASS, AGGREGATION, ATTACK = 3, 4, 7  # `round_keys` has 0 to 2
+FIRST_PASS, AGGREGATION, ATTACK, START = 3, 4, 7, 8  # `round_keys` has 0 to 2
 # Folded into the run's key in the place of a round, which is below 2^31.
 PARTICIPATION, DISHONEST, SAMPLE = 2**32 - 1, 2**31, 2**31 + 1
 SYSTEM = 2**31 + 2  # folded into the key of the participation part, whose rounds are below 2^31 too

@@ -56,6 +56,8 @@ class Clock:
 
   def rounds(self, infos: RoundInfo) -> np.ndarray:
     """Computes the seconds of each round, float64 [rounds], of infos [rounds, S]."""
+    if not isinstance(infos.elapsed, tuple):
+      return np.asarray(infos.elapsed, np.float64) + float(self._algorithm.system.server_seconds)
     transfer, step = self._clients
     there: Any = np.ones(infos.cohort.shape, bool)
     present = there if isinstance(infos.present, tuple) else infos.present

@@ -15,7 +15,7 @@ from fedjax_het.data.clients import check_data
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine import placement
 from fedjax_het.engine.algorithm_maker import maker, traced
-from fedjax_het.engine.base import PROGRAMS, RunFn, Runs
+from fedjax_het.engine.base import RunFn, Runs
 from fedjax_het.engine.capacity import check_fits, check_results, size
 from fedjax_het.engine.checks import check_ahead
 from fedjax_het.engine.client_store import OnHost, check_places
@@ -24,6 +24,8 @@ from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.data_store import Resident, Streamed
 from fedjax_het.engine.divergence import check_finite, divergence, finite_here
 from fedjax_het.engine.evaluate import beside
+from fedjax_het.engine.pool import with_pool
+from fedjax_het.engine.programs import PROGRAMS
 from fedjax_het.engine.round import RoundInfo, Stretch
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.timed import timed_maker
@@ -173,7 +175,9 @@ class Engine(Runs):
       return mapped(everybody)
 
     later = lambda key, broadcast: ()  # noqa: E731
-    return first_state(algorithm, key, sizes, self.cohort_size, later if self._later else where_they_stay)
+    clients = later if self._later else where_they_stay
+    state = first_state(algorithm, key, sizes, self.cohort_size, clients)
+    return with_pool(state, algorithm, sizes, self._shapes, self.cohort_size)
 
   def shardings(self, state: State) -> State:
     """Returns the sharding of each leaf of a state: client states split over devices, the rest replicated."""

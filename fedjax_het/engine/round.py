@@ -58,6 +58,7 @@ from fedjax_het.parts import (
   Info,
   LocalTraining,
   Message,
+  PyTree,
 )
 
 MAX_CHUNK = 128
@@ -92,6 +93,8 @@ class RoundInfo(NamedTuple):
     gradients: gradients of mini-batches that each client computed for its upload, int32 [S]; () without a
       system part.
     beyond: how many clients were drawn and had no row, int32 scalar; () if there are rows for all.
+    elapsed: simulated seconds from the server's last step until the last of these uploads arrived, float32
+      scalar, for a server that does not wait for whole cohorts; else ().
   """
 
   cohort: jax.Array
@@ -104,6 +107,7 @@ class RoundInfo(NamedTuple):
   beyond: Any = ()
   dishonest: Any = ()
   gradients: Any = ()
+  elapsed: Any = ()
 
 
 def over_arrived(infos: RoundInfo, values: Any, dishonest: bool = False) -> Any:
@@ -143,20 +147,89 @@ def round_step(
   Returns:
     (state after the round, its record).
   """
-  client, mixing, server, _, participation, attack, _ = algorithm
-  clients_key = round_keys(state.key, state.round)[1]
-  before_round = state
+  mixing, participation, before_round = algorithm.mixing, algorithm.participation, state
   drawn = draw_of(participation, state.key, state.round, state.participation, data.num_clients, cohort_size)
   if participation.draw is not None:
     drawn = constrain(checked_draw(state.participation, cohort_size, drawn), mesh)
   cohort, present = drawn.ids, drawn.present
+  work = local_work(algorithm, mesh, client_batch, data, state, drawn, slots)
+  state, uploads, info = state._replace(broadcast=work.broadcast), work.uploads, work.info
+
+  # Replicated before and after: sums over a cohort that is split between devices would round differently.
+  gathered = functools.cache(lambda: constrain(uploads, mesh))
+  seen, sizes = constrain((cohort, work.view.size), mesh)
+  feedback = Feedback(seen, sizes, state.round, work.losses, gathered, state.broadcast, present, info.steps,
+                      drawn.probability)  # fmt: skip
+  weights = None
+  if participation.unbiased:
+    assert mixing.population is not None
+    weights = constrain(
+      mixing.population(jnp.asarray(data.train.size))[cohort] * (1.0 / drawn.probability), mesh
+    )
+  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads, weights)
+  state = unless_empty(state, before_round, present)
+  clients = scattered(state.clients, work.places, work.after, mesh)
+  figures = figures_of(algorithm, state, feedback)
+  asked = work.losses() if work.losses.cache_info().currsize else None
+  there = () if present is None else (present, drawn.contacted, () if drawn.beyond is None else drawn.beyond)
+  record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
+  if algorithm.attack.there:
+    assert work.liars is not None
+    record = record._replace(dishonest=work.liars[cohort])
+  if algorithm.system.there:
+    spent = gradients_of(algorithm.client.training, data, sizes, work.steps, info)
+    record = record._replace(gradients=constrain(spent, mesh))
+  return state._replace(clients=clients, participation=drawn.state), record
+
+
+class Work(NamedTuple):
+  """What a cohort's clients did with a broadcast.
+
+  Attributes:
+    uploads: what arrives of them, each leaf [S, ...]; 0 for an absent client's.
+    after: the clients' next states, each leaf [S, ...]; an absent client's is that of before.
+    info: their reports, each leaf [S].
+    broadcast: what they trained on, with what a first pass found.
+    view: their data.
+    places: the positions of their states, int32 [S].
+    losses: () -> F_i before local training, float32 [S]; computed once, and only if it is called.
+    liars: which clients attack, bool [K]; None without an attack.
+    steps: the local steps that they were let take, int32 [S]; None for all of theirs.
+  """
+
+  uploads: Message
+  after: PyTree
+  info: Info
+  broadcast: Message
+  view: ClientData
+  places: jax.Array
+  losses: Any
+  liars: jax.Array | None
+  steps: jax.Array | None
+
+
+def local_work(
+  algorithm: Algorithm, mesh: Mesh | None, client_batch: int | None, data: FederatedData, state: State,
+  drawn: Draw, slots: Array | None = None,
+) -> Work:  # fmt: skip
+  """Runs what the clients of a cohort do with the state's broadcast, and what dishonest ones send instead.
+
+  Args:
+    algorithm: the parts.
+    mesh: the devices; None for the one that runs this.
+    client_batch: clients that a device trains at once; None for all.
+    data: all clients' data.
+    state: the state before the round.
+    drawn: the cohort.
+    slots: see `round_step`.
+  """
+  server, attack = algorithm.server, algorithm.attack
+  cohort, present, cohort_size = drawn.ids, drawn.present, drawn.ids.shape[0]
+  clients_key = round_keys(state.key, state.round)[1]
   view = data.clients(cohort)
   places = cohort if slots is None else slots[cohort]
   before = jax.tree.map(lambda leaf: leaf[places], state.clients)
-  liars = constrain(dishonest(state.key, attack.share, data.num_clients), mesh) if attack.there else None
-  if liars is not None and attack.data is not None:
-    client = corrupted(client, attack, liars, data.num_classes)
-  client = shown_validation(client, data)
+  client, liars = acting(algorithm, mesh, data, state)
 
   def keys_of(key: jax.Array) -> jax.Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(cohort)
@@ -208,34 +281,28 @@ def round_step(
     found = map_clients(judge, mesh, client_batch, shared, view, cohort, before)
     return without_absent(constrain(found, mesh), present)
 
-  # Replicated before and after: sums over a cohort that is split between devices would round differently.
-  gathered = functools.cache(lambda: constrain(uploads, mesh))
-  seen, sizes = constrain((cohort, view.size), mesh)
-  feedback = Feedback(seen, sizes, state.round, losses, gathered, state.broadcast, present, info.steps,
-                      drawn.probability)  # fmt: skip
-  weights = None
-  if participation.unbiased:
-    assert mixing.population is not None
-    weights = constrain(
-      mixing.population(jnp.asarray(data.train.size))[cohort] * (1.0 / drawn.probability), mesh
-    )
-  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads, weights)
-  state = unless_empty(state, before_round, present)
+  steps = cut[0] if cut else None
+  return Work(uploads, after, info, state.broadcast, view, places, losses, liars, steps)
+
+
+def acting(
+  algorithm: Algorithm, mesh: Mesh | None, data: FederatedData, state: State
+) -> tuple[ClientUpdate, jax.Array | None]:
+  """Returns the client part, with what dishonest clients do, and who they are, bool [K]; or None."""
+  client, attack = algorithm.client, algorithm.attack
+  liars = constrain(dishonest(state.key, attack.share, data.num_clients), mesh) if attack.there else None
+  if liars is not None and attack.data is not None:
+    client = corrupted(client, attack, liars, data.num_classes)
+  return shown_validation(client, data), liars
+
+
+def scattered(everybody: PyTree, places: jax.Array, some: PyTree, mesh: Mesh | None) -> PyTree:
+  """Returns all clients' states [K, ...] with those of a cohort [S, ...] in their places, int32 [S]."""
 
   def scatter(everybody: jax.Array, some: jax.Array) -> jax.Array:
     return constrain(everybody.at[places].set(constrain(some, mesh)), mesh, everybody.shape[0])
 
-  clients = jax.tree.map(scatter, state.clients, after)
-  figures = figures_of(algorithm, state, feedback)
-  asked = losses() if losses.cache_info().currsize else None
-  there = () if present is None else (present, drawn.contacted, () if drawn.beyond is None else drawn.beyond)
-  record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
-  if liars is not None:
-    record = record._replace(dishonest=liars[cohort])
-  if algorithm.system.there:
-    spent = gradients_of(client.training, data, sizes, cut[0] if cut else None, info)
-    record = record._replace(gradients=constrain(spent, mesh))
-  return state._replace(clients=clients, participation=drawn.state), record
+  return jax.tree.map(scatter, everybody, some)
 
 
 def gradients_of(

@@ -25,6 +25,7 @@ class State(NamedTuple):
     clients: the clients' states, each leaf [K, ...].
     aggregation: the aggregation part's state.
     participation: the participation part's state.
+    pool: the clients that train while the server moves, see `engine.asynchronous.Pool`; () without such.
   """
 
   key: jax.Array
@@ -35,6 +36,7 @@ class State(NamedTuple):
   clients: PyTree
   aggregation: PyTree = ()
   participation: PyTree = ()
+  pool: PyTree = ()
 
 
 def first_state(

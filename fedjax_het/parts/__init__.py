@@ -12,6 +12,7 @@ one part for each question that this raises:
 `Aggregation`      how the uploads become one message; by default their mean
 `ServerUpdate`     how the server moves
 `System`           how long clients and server take
+`Asynchronous`     whether the server waits for a whole cohort
 =================  =======================================================
 
 Every part is a NamedTuple of pure functions that are safe under `jit`, `vmap` and `scan`. Parts do not import
@@ -22,6 +23,7 @@ Shapes: K clients in all, a cohort of S clients a round, batches of B examples.
 """
 
 from fedjax_het.parts.aggregation import Aggregation
+from fedjax_het.parts.asynchronous import Asynchronous
 from fedjax_het.parts.attack import Attack
 from fedjax_het.parts.client import (
   ClientInitFn,
@@ -44,9 +46,9 @@ from fedjax_het.parts.system import Speeds, System
 from fedjax_het.parts.upload import Upload, Way, Wire
 
 __all__ = [
-  "Aggregation", "Algorithm", "Attack", "ClientInitFn", "ClientUpdate", "ClientUpdateFn", "Context",
-  "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn", "LocalTraining", "LossFn",
-  "MembershipFn", "Message", "Mixing", "Needs", "Participation", "PersonalizeFn", "Pooled", "PyTree",
-  "Records", "Release", "Sent", "ServerUpdate", "Simplex", "Speeds", "Studies", "System", "Upload", "Way",
-  "Wire", "in_one_go",
+  "Aggregation", "Algorithm", "Asynchronous", "Attack", "ClientInitFn", "ClientUpdate", "ClientUpdateFn",
+  "Context", "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn",
+  "LocalTraining", "LossFn", "MembershipFn", "Message", "Mixing", "Needs", "Participation", "PersonalizeFn",
+  "Pooled", "PyTree", "Records", "Release", "Sent", "ServerUpdate", "Simplex", "Speeds", "Studies", "System",
+  "Upload", "Way", "Wire", "in_one_go",
 ]  # fmt: skip

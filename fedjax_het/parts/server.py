@@ -7,6 +7,7 @@ import jax
 
 from fedjax_het.errors import SettingError, renamed
 from fedjax_het.parts.aggregation import Aggregation
+from fedjax_het.parts.asynchronous import Asynchronous
 from fedjax_het.parts.attack import Attack
 from fedjax_het.parts.client import ClientUpdate, LocalTraining
 from fedjax_het.parts.message import Feedback, Message, PyTree
@@ -94,6 +95,7 @@ class Algorithm(NamedTuple):
   participation: Participation = Participation()
   attack: Attack = Attack()
   system: System = System()
+  asynchronous: Asynchronous = Asynchronous()
 
   def check_covered(self, sent: Message) -> None:
     """Raises `SettingError` if an upload `sent` has fields that `Needs.covers` leaves unprotected."""
@@ -106,6 +108,10 @@ class Algorithm(NamedTuple):
           role, part.name, f"{does} {', '.join(covered)} of an upload, and {self.client.name} also sends "
           f"{left}, which would be {end}", f"Use a method that sends nothing else, or {other}.",
         )  # fmt: skip
+
+  def clients_in_a_round(self, cohort_size: int) -> int:
+    """Returns `cohort_size`, or the number of uploads that an asynchronous server waits for."""
+    return self.asynchronous.buffer_size or cohort_size
 
   def training_in_steps(self) -> LocalTraining:
     """Returns the client part's local training; raises `SettingError` if it has none, or no system is there.

@@ -38,6 +38,7 @@ PARTS = {  # a state's parts
   "clients": "what the clients keep",
   "aggregation": "what the aggregation keeps",
   "participation": "who takes part",
+  "pool": "uploads on their way",
 }
 FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # later versions have more
 

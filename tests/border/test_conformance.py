@@ -26,6 +26,7 @@ from cases import (
   maker,
   slow_or_by_hand,
 )
+from event_queue import queued_rounds
 from plain_loop import context_of, plain_rounds
 from small_parts import (
   SIZES,
@@ -50,6 +51,7 @@ from fedjax_het.engine.state import State
 from fedjax_het.federated import federated
 from fedjax_het.methods import CLIENTS, METHODS
 from fedjax_het.models import GENERATORS
+from fedjax_het.parts import in_one_go
 
 COHORT = 9  # of 12 clients: two each on four of eight devices, one on a fifth
 LOCAL = dict(lr=0.1, lr_decay=0.9, epochs=EPOCHS)
@@ -145,9 +147,11 @@ class Run:
     self.cohort = len(SIZES) if method in EVERYBODY else COHORT
 
     def update(*args):
-      self.traces += 1
+      self.count()
       return algorithm.client.update(*args)
 
+    if (training := algorithm.client.training) and algorithm.asynchronous.overlaps:  # which reads its steps
+      update = in_one_go(training._replace(finish=lambda *args: (self.count(), training.finish(*args))[1]))
     self.algorithm = algorithm._replace(client=algorithm.client._replace(update=update))
     self.data = federation(SIZES)
     self.engine = self.make(devices=8, client_batch=2)
@@ -156,6 +160,9 @@ class Run:
     self.first = host(first)
     state, self.infos = self.engine.advance(first, ROUNDS)
     self.last = host(state)
+
+  def count(self):
+    self.traces += 1
 
   @functools.cached_property
   def passes(self):
@@ -285,7 +292,15 @@ def test_where_a_client_lies_is_irrelevant(run):
 
 
 def test_a_round_is_a_loop_over_single_clients_in_any_order(run):
-  """However many at once, and on however many devices."""
+  """However many at once, and on however many devices; an asynchronous run is an event queue over them."""
+  if run.algorithm.asynchronous.overlaps:
+    broadcast, states, cohorts, infos = queued_rounds(run, ROUNDS)
+    for t, ((ids, passed), info) in enumerate(zip(cohorts, infos)):
+      assert run.infos.cohort[t].tolist() == ids.tolist()
+      assert run.infos.elapsed[t] == passed
+      close(info, jax.tree.map(lambda leaf: leaf[t], run.infos.clients))
+    close((broadcast, states), (run.last.broadcast, run.last.clients))
+    return
   state, infos = plain_rounds(run, ROUNDS)
   for t, (order, info, losses) in enumerate(infos):
     close((info, losses), jax.tree.map(lambda leaf: leaf[t, order], (run.infos.clients, run.infos.losses)))

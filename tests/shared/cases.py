@@ -60,6 +60,7 @@ OF_CONDITIONS = {
   },
   "system": {"trace": dict(path=str(Path(__file__).with_name("speeds.csv")))},
   "uploads": {"gaussian": dict(std=0.1), "top_k": dict(share=0.3), "random_k": dict(share=0.3)},
+  "asynchronous": {"fedbuff": dict(buffer_size=3, concurrency=8), "fedasync": dict(concurrency=4)},
 }
 # A client part whose clients have states, beside conditions: it sends another field than its model, or not.
 BESIDE = {("participation", "importance"): "ditto"}

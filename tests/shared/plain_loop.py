@@ -63,7 +63,7 @@ def plain_rounds(run, rounds: int):
 
   Returns (last host state, for each round the places in the cohort, the clients' infos and their losses).
   """
-  client, mixing, server, combined, _, attack, _ = run.algorithm
+  client, mixing, server, combined, _, attack, *_ = run.algorithm
   key = jax.random.wrap_key_data(jnp.asarray(run.first.key))
   who = (
     np.zeros(len(SIZES), bool) if not attack.there else np.asarray(dishonest(key, attack.share, len(SIZES)))
