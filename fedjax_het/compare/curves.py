@@ -1,4 +1,4 @@
-"""Learning curves of groups of runs over rounds, client steps, bytes or seconds, and their static picture."""
+"""Learning curves of groups of runs over rounds, client steps, bytes or time, and their static picture."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ AXES = {
   "client_steps": "client steps",
   "bytes": "bytes sent up and down",
   "seconds": "seconds of training",
+  "simulated_seconds": "simulated seconds",
 }
 DASHES = ("-", "--", ":", "-.")
 
@@ -29,17 +30,19 @@ DASHES = ("-", "--", ":", "-.")
 def axes(run: Run) -> dict[str, np.ndarray]:
   """Returns each of `AXES` at a run's evaluations, float64 [R]; NaN where it is not known.
 
-  Every round sends as many bytes, so those of a complete run are divided by its rounds; so are the client
-  steps of runs whose metrics.jsonl has none.
+  Where the lines, of earlier versions, have no client steps or bytes, those of a complete run are
+  divided by its rounds.
   """
   rounds = np.asarray(series(run.lines, "round"), np.float64)
   total, last = budget(run.summary), run.config["rounds"]
   found = {"round": rounds, "seconds": np.asarray(series(run.lines, "seconds", "train"), np.float64)}
-  steps = np.asarray(series(run.lines, "client_steps"), np.float64)
-  share = rounds / last
-  known = np.isfinite(steps)
-  found["client_steps"] = np.where(known, steps, share * total.get("client_steps", np.nan))
-  found["bytes"] = share * total.get("bytes", np.nan)
+  found["simulated_seconds"] = series(run.lines, "simulated_seconds")
+  known = {
+    "client_steps": series(run.lines, "client_steps"),
+    "bytes": series(run.lines, "bytes", "up") + series(run.lines, "bytes", "down"),
+  }
+  for name, own in known.items():
+    found[name] = np.where(np.isfinite(own), own, rounds / last * total.get(name, np.nan))
   return found
 
 

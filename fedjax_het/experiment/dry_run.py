@@ -14,6 +14,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
 from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory
+from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.flops import flops
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.traffic import traffic
@@ -41,10 +42,12 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     are kept. memory_there: bytes of memory of this process's devices; 2^63 - 1 if unknown. memory_bytes:
     bytes on one device during a chunk of rounds: arguments, results that reuse no argument, temporaries.
     host_bytes: memory of the process, see `host_memory`; None if unknown. bytes: {"up", "down"}, bytes
-    sent per round. passes: a client's passes through its data in a round, in words, including a method's
-    additional ones. client_steps: expected number over the run. flops_a_client_step: FLOPs of a forward
-    and backward pass of the model on one batch, see `flops`. seconds_at_least: FLOPs divided by the rate
-    of a matrix product on this machine, measured for half a second.
+    sent per round. simulated_seconds: expected ones of a round, see `Clock.expected`; None without a
+    system part, or if the number of a client's steps is known only after its training. passes: a client's
+    passes through its data in a round, in words, including a method's additional ones. client_steps: expected
+    number over the run. flops_a_client_step: FLOPs of a forward and backward pass of the model on one batch,
+    see `flops`. seconds_at_least: FLOPs divided by the rate of a matrix product on this machine, measured for
+    half a second.
 
   Raises:
     SettingError, DataError: the run would raise them.
@@ -71,6 +74,7 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
     "bytes": traffic(experiment.algorithm, experiment.data, planned.cohort_size),
+    "simulated_seconds": simulated(experiment),
     "passes": passes(planned),
     "client_steps": round(float(steps)),
     "flops_a_client_step": each,
@@ -83,6 +87,14 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   print_plan(found)
   TERMINAL.show(*notes_of(experiment))
   return found
+
+
+def simulated(experiment: Experiment) -> float | None:
+  """Returns the simulated seconds that a round is expected to take; None where that is unknown."""
+  algorithm, data = experiment.algorithm, experiment.data
+  if not algorithm.system.there:
+    return None
+  return Clock(algorithm, data, experiment.plan.cohort_size, experiment.key).expected()
 
 
 def of_whole(model: Model | Generative, params: Any) -> Any:
@@ -172,6 +184,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     ),
     ("a round, up", mega(plan["bytes"]["up"])),
     ("a round, down", mega(plan["bytes"]["down"])),
+    *([("a round, simulated", f"{each:,.1f} s")] if (each := plan["simulated_seconds"]) is not None else []),
     ("a client's passes a round", plan["passes"]),
     ("client steps, about", f"{plan['client_steps']:,}"),
     ("a client step", f"{plan['flops_a_client_step'] / 1e6:,.1f} MFLOP"),

@@ -1,7 +1,6 @@
 """The record of one run: its losses, its metrics over the rounds, and its summary."""
 
 import contextlib
-import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +17,10 @@ from fedjax_het.engine.state import State
 from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of, watched
+from fedjax_het.experiment.counted import Counted
 from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
 from fedjax_het.experiment.recorded import timeless as timeless
 from fedjax_het.experiment.recorded import with_nan
-from fedjax_het.experiment.traffic import traffic, visits
 from fedjax_het.program.stopping import Stopped
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve
@@ -63,8 +62,7 @@ class Record(contextlib.AbstractContextManager):
     self.run, self._plan, self._experiment = run, experiment.plan, experiment
     self._numerics = numerics(groups)
     self.remarks = check_start(run, experiment.digests, self._numerics)
-    self._steps = 0
-    self._visits = 0
+    self._counted = Counted(experiment)
     self._losses: list[float] = []  # losses of the rounds since the last evaluation
     self._earlier = Seconds()  # time of earlier starts
     self.undrawn: list[str] = []
@@ -123,8 +121,8 @@ class Record(contextlib.AbstractContextManager):
     """
     if books is not None:
       with self._of_this_version():
-        self._steps, self._losses = books["client_steps"], list(books["losses"])
-        self._visits = books.get("visits", rounds_done * self._plan.cohort_size)  # earlier versions: all
+        self._losses = list(books["losses"])
+        self._counted.resume(rounds_done, books)
         self._earlier = Seconds(**books["seconds"])
         self.diverged = Divergence(**books["diverged"]) if books.get("diverged") else None
         kept = dict(books["yardsticks"])
@@ -195,7 +193,7 @@ class Record(contextlib.AbstractContextManager):
   def checkpoint_state(self, seconds: Seconds) -> dict[str, Any]:
     """Returns what a checkpoint keeps in addition to the state."""
     return {
-      "client_steps": self._steps, "visits": self._visits, "seconds": self._total(seconds),
+      **self._counted.checkpoint_state(), "seconds": self._total(seconds),
       "losses": self._losses,
       "diverged": self.diverged and self.diverged._asdict(),
       "lines": self._tracker.lines if self._tracker else [],
@@ -227,11 +225,10 @@ class Record(contextlib.AbstractContextManager):
     with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs give NaN
       self._losses.extend(float(loss) for loss in over_arrived(infos, infos.clients.loss))
       train_loss = float(np.mean(self._losses))
-    self._steps += int(infos.clients.steps.sum())
-    self._visits += visits(infos)
+    self._counted.add(infos)
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
-    line |= {"client_steps": self._steps, "bytes": self._bytes}
+    line |= self._counted.fields
     line = self._asked(line, lambda study: study.watch(infos, now))
     if now.evaluations is not None:
       for curve in self._curves([line]):
@@ -266,9 +263,8 @@ class Record(contextlib.AbstractContextManager):
       "rounds": now.round,
       "num_clients": self._experiment.data.num_clients,
       "cohort_size": plan.cohort_size,
-      "client_steps": self._steps,
       "seconds": self._total(seconds),
-      "bytes": self._bytes,
+      **self._counted.fields,
     }
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
@@ -288,17 +284,6 @@ class Record(contextlib.AbstractContextManager):
       pictures_there = sorted(self.run.figures.glob("*.png"))
       self._trackers.finish(summary, [self.run.config_path, self.run.summary_path, *pictures_there])
     return summary
-
-  @property
-  def _bytes(self) -> dict[str, int]:
-    """Bytes that were sent so far, to the server (up) and to the clients (down)."""
-    return {way: self._visits * each for way, each in self._each.items()}
-
-  @functools.cached_property
-  def _each(self) -> dict[str, int]:
-    """Bytes of one client's visit."""
-    size, data = self._plan.cohort_size, self._experiment.data
-    return {way: own // size for way, own in traffic(self._experiment.algorithm, data, size).items()}
 
   def _asked(self, fields: dict[str, Any], ask: Callable[[Study], Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the fields merged with those that the studies return when asked."""
@@ -339,7 +324,9 @@ class Record(contextlib.AbstractContextManager):
     return (curve for study in self._studies.values() for curve in study.curves(lines))
 
   def _known(self, now: Moment, seconds: Seconds) -> Moment:
-    now = now._replace(seconds=self._total(seconds))
+    now = now._replace(
+      seconds=self._total(seconds), bytes=self._counted.bytes, simulated_seconds=self._counted.simulated
+    )
     if not self.diverged:
       return now
     return now._replace(

@@ -77,6 +77,8 @@ def _header(summary: Mapping[str, Any]) -> Text:
   if traffic:
     text.append(" · " if seconds else "\n")
     text.append(", ".join(f"{in_bytes(value)} {way}" for way, value in traffic.items() if value is not None))
+  if summary.get("simulated_seconds") is not None:
+    text.append(f"\nsimulated: {_duration(summary['simulated_seconds'])}")
   return text
 
 

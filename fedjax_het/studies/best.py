@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fedjax_het.engine.run import judged
-from fedjax_het.errors import SettingError, check_choice, check_number, check_range
+from fedjax_het.errors import SettingError, check_choice, check_number, check_range, in_bytes
 from fedjax_het.metrics.catalogue import METRICS, shown
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.client_metrics import headline_of
@@ -21,6 +21,7 @@ from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import named, number
 
 MODELS = ("personalized", "global")
+SPENT = ("seconds", "bytes", "simulated_seconds")  # what a course has beside its rounds and models
 
 
 def levels_of(*, to_accuracy: float | dict | None = None) -> dict[str, float]:  # type: ignore[type-arg]
@@ -43,8 +44,9 @@ def levels_of(*, to_accuracy: float | dict | None = None) -> dict[str, float]:  
 class Best(Study):
   """Study that adds `best` to the summary, and `to_accuracy` if the configuration gives a level.
 
-  `best` holds the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, and each
-  model's mean over the clients), and for each model {value, round, seconds} of its first best evaluation.
+  `best` holds the `metric`, its `course` over the evaluations (`rounds`, `seconds` of training, `bytes` up
+  and down, `simulated_seconds` where there are any, and each model's mean over the clients), and for each
+  model {value, round, seconds, bytes, simulated_seconds} of its first best evaluation.
   Where clients have validation parts, `valid` in it has the same of the evaluation that is best on them.
   """
 
@@ -92,8 +94,14 @@ class Best(Study):
       for model, own in valid.items():  # a checkpoint of an earlier version has no values of its evaluations
         values = self._valid.setdefault(model, [])
         values += [None] * (before - len(values)) + [own[self._metric]["mean"]]
-      for name, value in {"rounds": now.round, "seconds": now.seconds.get("train", 0.0), **means}.items():
-        self._course.setdefault(name, []).append(value)
+      spent = {"rounds": now.round, "seconds": now.seconds.get("train", 0.0)}
+      if now.bytes:
+        spent["bytes"] = sum(now.bytes.values())
+      if now.simulated_seconds is not None:
+        spent["simulated_seconds"] = now.simulated_seconds
+      for name, value in {**spent, **means}.items():  # checkpoints of earlier versions have no bytes
+        values = self._course.setdefault(name, [])
+        values += [None] * (before - len(values)) + [value]
     return {}
 
   def section(self, now: Moment) -> dict[str, Any]:
@@ -132,29 +140,39 @@ class Best(Study):
       lines.append(f"best {named(metric)} of {len(found['course']['rounds'])} evaluations:")
       lines += [f"  {one}" for one in bests]
     for model, own in (summary.get("to_accuracy") or {}).items():
-      when = "never" if own["round"] is None else f"in round {own['round']}, after {own['seconds']:.0f} s"
+      when = "never" if own["round"] is None else f"in round {own['round']}, after {_after(own)}"
       lines.append(f"{spelled(model)} {named(metric)} of {number(own['level'], metric)} reached: {when}")
     return Group(*map(Text, lines)) if lines else None
+
+
+def _after(own: Mapping[str, Any]) -> str:
+  """Formats what was spent, such as "12 s, 3.2 MB, 450 simulated s"."""
+  words = [f"{own['seconds']:.0f} s"]
+  if own.get("bytes") is not None:
+    words.append(in_bytes(own["bytes"]))
+  if own.get("simulated_seconds") is not None:
+    words.append(f"{own['simulated_seconds']:,.0f} simulated s")
+  return ", ".join(words)
 
 
 def best(
   course: Mapping[str, list[Any]], model: str, metric: str, by: list[Any] | None = None
 ) -> dict[str, Any]:
-  """Returns {value, round, seconds} of a course's best evaluation; all None if every value is NaN.
+  """Returns {value, round, seconds, ...} of a course's best evaluation; all None if every value is NaN.
 
   `by` has the values that decide which evaluation is best; by default those of the course.
   """
   values = _rising(course[model] if by is None else by, metric)
   if not np.isfinite(values).any():
-    return {"value": None, "round": None, "seconds": None}
+    return {"value": None, **_at(course, None)}
   return {"value": course[model][(place := int(np.nanargmax(values)))], **_at(course, place)}
 
 
 def reached(course: Mapping[str, list[Any]], model: str, level: float, metric: str) -> dict[str, Any]:
-  """Returns {round, seconds} of the first evaluation at least as good as `level`; both None if none is."""
+  """Returns {round, seconds, ...} of the first evaluation as good as `level`; None each if there is none."""
   values = _rising(course[model], metric)
   good = np.flatnonzero(values >= (level if shown(metric).higher_is_better else -level))
-  return _at(course, int(good[0])) if len(good) else {"round": None, "seconds": None}
+  return _at(course, int(good[0]) if len(good) else None)
 
 
 def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str = "round") -> float | None:
@@ -166,11 +184,12 @@ def sooner(own: Mapping[str, Any], other: Mapping[str, Any], model: str, of: str
     own: section `best` of this run's summary.
     other: section `best` of the other run's summary, the baseline.
     model: "personalized" or "global".
-    of: "round", or "seconds" of training, which are comparable as far as the machines are.
+    of: "round", "bytes", "simulated_seconds", or "seconds" of training, which are comparable as far as the
+      machines are.
   """
   target = other[model]
-  there = reached(own["course"], model, target["value"], own["metric"])[of]
-  return target[of] / there if there else None
+  there, theirs = reached(own["course"], model, target["value"], own["metric"]).get(of), target.get(of)
+  return theirs / there if there and theirs is not None else None
 
 
 def _rising(values: list[Any], metric: str) -> np.ndarray:
@@ -179,5 +198,7 @@ def _rising(values: list[Any], metric: str) -> np.ndarray:
   return found if shown(metric).higher_is_better else -found
 
 
-def _at(course: Mapping[str, list[Any]], place: int) -> dict[str, Any]:
-  return {"round": course["rounds"][place], "seconds": course["seconds"][place]}
+def _at(course: Mapping[str, list[Any]], place: int | None) -> dict[str, Any]:
+  """Returns what was spent up to an evaluation of a course, by name; None each for no evaluation."""
+  names = {"round": "rounds", **{name: name for name in SPENT if name in course}}
+  return {name: None if place is None else course[own][place] for name, own in names.items()}

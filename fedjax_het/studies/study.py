@@ -162,6 +162,8 @@ class Moment(NamedTuple):
     evaluate: (of) -> evaluation of all clients on their test parts with the models that `of` derives from the
       run's client part, see `Runs.evaluate`; the restrictions of `state` apply.
     seconds: time spent so far, over all starts: {"compile", "train", "eval"}.
+    bytes: bytes that were sent so far: {"up", "down"}.
+    simulated_seconds: simulated time so far; None for a run without a system part.
     late: all clients' metrics if `late_evaluations` alone had the round judged, else None. Such a round is no
       evaluation to studies, so that it changes none of their figures; only `late` of the summary uses it.
   """
@@ -174,6 +176,8 @@ class Moment(NamedTuple):
   evaluate: Callable[[OfFn], Evaluation]
   seconds: Mapping[str, float] = MappingProxyType({})
   late: Evaluations | None = None
+  bytes: Mapping[str, int] = MappingProxyType({})
+  simulated_seconds: float | None = None
 
 
 class Curve(NamedTuple):

@@ -93,7 +93,7 @@ def test_unequal_budgets_are_said(runs):
 
 
 def test_curves_over_budgets(runs, tmp_path):
-  """Steps of the lines where they say so, else shares of the whole; bytes are shares of it."""
+  """Steps and bytes of the lines where they say so, else shares of the whole."""
   ditto, _ = grouped(find([runs]))
   for over, ends in (("round", (10, 30)), ("client_steps", (200, 600)), ("bytes", (10, 30))):
     x, values = curves.curve(ditto, "personalized", "top1", over)
@@ -103,6 +103,11 @@ def test_curves_over_budgets(runs, tmp_path):
   own = curves.axes(run)
   assert own["client_steps"].tolist() == [7] * 3 and own["seconds"].tolist() == [3.0] * 3
   assert np.isnan(own["bytes"]).all() and "bytes" not in curves.for_page(run)
+  assert np.isnan(own["simulated_seconds"]).all() and "simulated_seconds" not in curves.for_page(run)
+  line = {"bytes": {"up": 30, "down": 12}, "simulated_seconds": 8.5}
+  (run,) = find([write_run(tmp_path / "timed", line=line)])
+  assert curves.axes(run)["bytes"].tolist() == [42] * 3
+  assert curves.for_page(run)["simulated_seconds"] == [8.5] * 3
 
 
 def test_curves_are_drawn_at_a_switch(runs, tmp_path, capsys):
