@@ -18,17 +18,10 @@ from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.averages import arrived, over
 from fedjax_het.engine.border import checked_loss
 from fedjax_het.engine.cohort import START, key_of
+from fedjax_het.engine.local_work import acting, local_work, scattered
 from fedjax_het.engine.placement import constrain, map_clients, rounded
 from fedjax_het.engine.pool import Flights
-from fedjax_het.engine.round import (
-  RoundInfo,
-  acting,
-  figures_of,
-  local_work,
-  round_step,
-  scattered,
-  server_step,
-)
+from fedjax_het.engine.round import RoundInfo, figures_of, round_step, server_step
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Draw, Feedback, Message, PyTree
 

@@ -26,7 +26,7 @@ from fedjax_het.workdir.folder import free_name
 from fedjax_het.workdir.manifest import checksum_of_books, damage, has_manifest, write_manifest
 from fedjax_het.workdir.quiet import quiet_background
 
-# Statuses of tensorstore for a file that is gone, cut or changed, and for a machine that fails.
+# Statuses of tensorstore for a file that is gone or changed, and for a machine that fails.
 DAMAGE = ("NOT_FOUND", "DATA_LOSS", "OUT_OF_RANGE", "FAILED_PRECONDITION", "Error")
 MACHINE = ("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "UNAVAILABLE", "CANCELLED")
 PARTS = {  # a state's parts
@@ -99,12 +99,12 @@ class Checkpoints:
 
   @property
   def _partial(self) -> Path:
-    """Returns the folder of the checkpoint that is being written."""
+    """The folder of the checkpoint that is being written."""
     return self.folder / f"{self._saving}.orbax-checkpoint-tmp"
 
   @contextlib.contextmanager
   def _written(self) -> Iterator[None]:
-    """Context manager that reports a full disk and removes the checkpoint's partial files."""
+    """Reports a full disk, and then removes the checkpoint's partial files."""
     try:
       with in_words(self.folder, f"a checkpoint of up to {self._size:,} bytes"):
         yield
