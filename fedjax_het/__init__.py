@@ -49,6 +49,7 @@ from fedjax_het.clients.superfed import superfed, superfed_lm, superfed_mm
 from fedjax_het.data.federate import federate
 from fedjax_het.engine.compile_cache import keep_programs
 from fedjax_het.engine.cpu import prepare_cpu
+from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.run import Result, run
 from fedjax_het.engine.state import State
@@ -85,8 +86,8 @@ from fedjax_het.parts import (
 from fedjax_het.tasks import Task
 
 __all__ = [
-  "Aggregation", "Algorithm", "Asynchronous", "Attack", "ClientUpdate", "Context", "DataError", "Draw",
-  "Engine", "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom",
+  "Aggregation", "Algorithm", "Asynchronous", "Attack", "ClientUpdate", "Clock", "Context", "DataError",
+  "Draw", "Engine", "Feedback", "Info", "LocalTraining", "Message", "Mixing", "Model", "Needs", "NoRoom",
   "NonFiniteLoss", "Participation", "Pooled", "Result", "ServerUpdate", "SettingError", "Speeds", "State",
   "Studies", "Sweep", "System", "Task", "Trained", "Upload", "Way", "Wire", "aggregation", "apfl",
   "asynchronous", "attacks", "data", "ditto", "fedadmm", "fedavg", "fedbabu", "fedbn", "fedcgan", "fedcm",

@@ -18,7 +18,7 @@ from fedjax_het.errors import check_range
 from fedjax_het.parts import Needs, Speeds, System
 from fedjax_het.settings import Default, Neutral, NonNegative, Positive, Range, checked, with_defaults
 
-STEP_SECONDS, BYTES_PER_SECOND = 0.1, 1e6
+STEP_SECONDS, BYTES_PER_SECOND = 0.25, 7.5e5  # docs/time.md says where they come from
 NO_NEEDS = Needs()
 Correlation = Annotated[float, Range(low=-1.0, high=1.0)]
 

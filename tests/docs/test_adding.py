@@ -36,6 +36,7 @@ LEAVES = {  # fields of the summary that say that what was added did the work
   "A task": lambda summary: [*summary["metrics"]["global"]] == ["mae", "loss"],
   "A study": lambda summary: summary["length"] > 10,
   "An attack": lambda summary: summary["attackers"],
+  "A system": lambda summary: 0 < summary["simulated_seconds"] <= 2 * 20,
 }
 CHOSEN = {  # field of the configuration -> what was added
   "A participation": lambda config: config["participation"]["name"] == "round_robin",
@@ -98,7 +99,7 @@ def names() -> dict:
 def test_every_example_is_short_and_has_a_file_to_copy_from():
   assert [name.partition(" ")[2] for name in SECTIONS] == [
     "method", "mixing", "model", "data set", "task", "study",
-    "participation", "upload transform", "aggregation", "attack",
+    "participation", "upload transform", "aggregation", "attack", "system",
   ]  # fmt: skip
   for name, text in SECTIONS.items():
     assert files(text) and commands(text), name
@@ -146,10 +147,13 @@ def test_the_conditions_go_together(names):
     fh.fedavg(fh.models.make("logistic_regression", (8, 8, 1), 10), lr=0.05),
     fh.mixing.uniform(), uploads=[names["short_floats"]()], aggregation=names["near_median"](),
     attack=names["free_rider"](0.25), participation=names["round_robin"](0.1),
+    system=names["tiers"](share=1.0, factor=3.0, step_seconds=0.5),
   )  # fmt: skip
   result = fh.run(algorithm, data, rounds=3, cohort_size=3, key=jax.random.key(2), devices=1)
   np.testing.assert_array_equal(result.infos.cohort, [[0, 1, 2], [3, 4, 5], [6, 7, 0]])
   assert np.isfinite(result.metrics["global"]["loss"]["mean"])
+  clock = fh.Clock(algorithm, data, 3, jax.random.key(2)).rounds(result.infos)
+  np.testing.assert_allclose(clock, 1.5 * result.infos.gradients.max(axis=1), rtol=0.05)
 
 
 def launched(folder: Path, package: Path, *arguments: str) -> str:

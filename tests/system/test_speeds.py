@@ -39,7 +39,7 @@ def test_speed_is_correlated_with_data(rho):
   step, _ = speeds(fh.system.lognormal(sigma=2.0, correlation=rho), sizes)
   scores = np.sqrt(2) * np.vectorize(inverse_error_function)((2 * sizes - 1) / len(sizes) - 1)
   assert abs(np.corrcoef(-np.log(step), scores)[0, 1] - rho) < 0.03
-  assert abs(np.log(step / 0.1).std() - 2.0) < 0.1
+  assert abs(np.log(step / 0.25).std() - 2.0) < 0.1
 
 
 def inverse_error_function(y: float) -> float:
