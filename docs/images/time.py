@@ -45,6 +45,7 @@ def main() -> None:
   for axes, label in zip(panels, ("round", "simulated minutes")):
     axes.set_xlabel(label)
     axes.spines[["top", "right"]].set_visible(False)
+  panels[1].set_xscale("log")
   panels[0].set_ylabel("top-1 of the global model (%)")
   panels[0].legend(frameon=False, loc="lower right")
   save(figure, HERE / "time.png")
