@@ -278,10 +278,10 @@ def _overlapping(parts: Algorithm) -> Algorithm:
     refused = f"server {server.name} sends each client its own message, of which an update may not be stale"
   elif mixing.needs.probability:
     refused = f"mixing {mixing.name} reads the probabilities with which clients arrive, which are not known"
-  elif participation.draw is not None:
-    refused = f"participation {participation.name} draws whole cohorts"
   elif system.selects:
     refused = f"system {system.name} has a deadline or over-selection, which are of whole cohorts"
+  elif participation.draw is not None:
+    refused = f"participation {participation.name} draws whole cohorts"
   if refused:
     raise SettingError(
       "asynchronous", own.name, f"lets clients train while the server moves, and {refused}", remedy
