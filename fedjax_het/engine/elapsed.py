@@ -77,8 +77,8 @@ class Clock:
   def expected(self, draws: int = 1000) -> float | None:
     """Estimates the mean seconds of a round, for uniform cohorts of which no upload is lost.
 
-    It is the mean over `draws` random cohorts; None if a client's number of steps is known only after its
-    training.
+    It is the mean over `draws` random cohorts, or over as many steps of an asynchronous server; None if a
+    client's number of steps is known only after its training.
     """
     training = self._algorithm.client.training
     if training is None:
@@ -88,6 +88,9 @@ class Clock:
     with in_float32():
       steps = np.asarray(steps_of(training, sizes, self._data))
     each, system = step * training.gradients, self._algorithm.system
+    if (part := self._algorithm.asynchronous).overlaps:
+      done = transfer + steps * each
+      return mean_of_steps(done, part.buffer_size, part.concurrency, float(system.server_seconds), draws)
     many = int(asked(system, len(sizes), self._size))
     rng = np.random.default_rng(0)
     cohorts = np.array([rng.choice(len(sizes), many, replace=False) for _ in range(draws)])
@@ -100,3 +103,29 @@ class Clock:
       np.put_along_axis(chosen, order, True, axis=1)
       present = present & chosen
     return float(self._until(done, present, np.ones_like(present)).mean())
+
+
+def mean_of_steps(
+  done: np.ndarray, buffer_size: int, concurrency: int, server_seconds: float, steps: int
+) -> float:
+  """Estimates the mean seconds of an asynchronous server's step, see `Asynchronous`, from a random course.
+
+  Args:
+    done: seconds of each client's part, float64 [K].
+    buffer_size: B.
+    concurrency: M.
+    server_seconds: seconds of the server, each step.
+    steps: number of steps; the first half is left out.
+  """
+  rng, clock = np.random.default_rng(0), np.zeros(steps + 1)
+  working = rng.choice(len(done), concurrency, replace=False)
+  until = done[working]
+  for step in range(steps):
+    order = np.argsort(until, kind="stable")
+    clock[step + 1] = max(until[order[buffer_size - 1]], clock[step]) + server_seconds
+    rest = order[buffer_size:]
+    free = np.setdiff1d(np.arange(len(done)), working[rest])
+    new = rng.choice(free, buffer_size, replace=False)
+    working = np.concatenate([working[rest], new])
+    until = np.concatenate([until[rest], clock[step + 1] + done[new]])
+  return float((clock[-1] - clock[steps // 2]) / (steps - steps // 2))

@@ -16,6 +16,7 @@ from fedjax_het.engine.balance import sized
 from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory
 from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.flops import flops
+from fedjax_het.engine.message_bytes import bytes_of
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.traffic import traffic
 from fedjax_het.models import Generative, Model, count_parameters, merged
@@ -36,18 +37,19 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
     where: devices.
 
   Returns:
-    parameters: number of broadcast values, of a model or a synthetic set. trained: parameters of the
-    model that a client trains. whole: those and the model's frozen ones. data_bytes, client_state_bytes:
-    bytes of all clients' data, on every device, and of their states. states: where the clients' states
-    are kept. memory_there: bytes of memory of this process's devices; 2^63 - 1 if unknown. memory_bytes:
-    bytes on one device during a chunk of rounds: arguments, results that reuse no argument, temporaries.
-    host_bytes: memory of the process, see `host_memory`; None if unknown. bytes: {"up", "down"}, bytes
-    sent per round. simulated_seconds: expected ones of a round, see `Clock.expected`; None without a
-    system part, or if the number of a client's steps is known only after its training. passes: a client's
-    passes through its data in a round, in words, including a method's additional ones. client_steps: expected
-    number over the run. flops_a_client_step: FLOPs of a forward and backward pass of the model on one batch,
-    see `flops`. seconds_at_least: FLOPs divided by the rate of a matrix product on this machine, measured for
-    half a second.
+    parameters: number of broadcast values, of a model or a synthetic set. trained: parameters of the model
+    that a client trains. whole: those and the model's frozen ones. data_bytes, client_state_bytes: bytes of
+    all clients' data, on every device, and of their states. states: where the clients' states are kept.
+    pool_bytes: bytes of the uploads that are on their way in an asynchronous run, on every device.
+    memory_there: bytes of memory of this process's devices; 2^63 - 1 if unknown. memory_bytes: bytes on one
+    device during a chunk of rounds: arguments, results that reuse no argument, temporaries. host_bytes:
+    memory of the process, see `host_memory`; None if unknown. bytes: {"up", "down"}, bytes sent per round.
+    simulated_seconds: expected ones of a round, see `Clock.expected`; None without a system part, or if the
+    number of a client's steps is known only after its training. passes: a client's passes through its data
+    in a round, in words, including a method's additional ones. client_steps: expected number over the run.
+    flops_a_client_step: FLOPs of a forward and backward pass of the model on one batch, see `flops`.
+    seconds_at_least: FLOPs divided by the rate of a matrix product on this machine, measured for half a
+    second.
 
   Raises:
     SettingError, DataError: the run would raise them.
@@ -59,21 +61,23 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
   batch = int(min(planned.client.settings["batch_size"], np.max(experiment.data.train.size)))
-  steps = steps_of_clients(experiment).mean() * planned.cohort_size * planned.rounds
+  size = experiment.algorithm.clients_in_a_round(planned.cohort_size)
+  steps = steps_of_clients(experiment).mean() * size * planned.rounds
   each = step_flops(experiment, batch)
   on_host = "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
   found = {
     "parameters": count_parameters(shapes.broadcast.params),
     "trained": count_parameters(params := jax.eval_shape(experiment.model.init, jax.random.key(0))),
     "whole": count_parameters(of_whole(experiment.model, params)),
-    "data_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(engine.examples.shapes())),
+    "data_bytes": bytes_of(engine.examples.shapes()),
     "states": "over the devices" if engine.states.held is None else on_host,
-    "client_state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.clients)),
+    "client_state_bytes": bytes_of(shapes.clients),
+    "pool_bytes": bytes_of(shapes.pool),
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
-    "bytes": traffic(experiment.algorithm, experiment.data, planned.cohort_size),
+    "bytes": traffic(experiment.algorithm, experiment.data, size),
     "simulated_seconds": simulated(experiment),
     "passes": passes(planned),
     "client_steps": round(float(steps)),
@@ -175,6 +179,7 @@ def print_plan(plan: dict[str, Any]) -> None:
     ("numbers that are broadcast", f"{plan['parameters']:,}"),
     ("data, on every device", mega(plan["data_bytes"])),
     (f"client states, {plan['states']}", mega(plan["client_state_bytes"])),
+    *([("uploads on their way, on every device", mega(pool))] if (pool := plan["pool_bytes"]) else []),
     (f"memory of each of {plan['devices']} devices", mega(plan["memory_bytes"])),
     *([("memory of the process, about", mega(host))] if (host := plan["host_bytes"]) is not None else []),
     *(

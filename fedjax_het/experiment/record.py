@@ -262,7 +262,7 @@ class Record(contextlib.AbstractContextManager):
       "dataset": plan.dataset,
       "rounds": now.round,
       "num_clients": self._experiment.data.num_clients,
-      "cohort_size": plan.cohort_size,
+      "cohort_size": algorithm.clients_in_a_round(plan.cohort_size),
       "seconds": self._total(seconds),
       **self._counted.fields,
     }

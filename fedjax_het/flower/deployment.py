@@ -104,6 +104,9 @@ class Deployment(NamedTuple):
     if participation.draw is not None:
       problem = "is simulated: a node is there or not"
       raise SettingError("participation", participation.name, problem, "Leave it out, and set cohort_size.")
+    if (asynchronous := algorithm.asynchronous).there:
+      problem = "is simulated: nodes are waited for"
+      raise SettingError("asynchronous", asynchronous.name, problem, "Leave it out, and set cohort_size.")
     if system.there:
       raise SettingError("system", system.name, "simulates time, and nodes take their own", "Leave it out.")
     if algorithm.client.first_pass is not None:

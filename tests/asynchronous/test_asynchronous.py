@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from event_queue import arrivals
+from launching import config_of, records, start
 from small_parts import SIZES, federation, linear, mlp, scaffold
 
 import fedjax_het as fh
@@ -13,6 +14,7 @@ from fedjax_het.asynchronous import hinge, polynomial
 from fedjax_het.asynchronous.stale import constant
 from fedjax_het.engine.asynchronous import idle
 from fedjax_het.engine.batched_runs import Members
+from fedjax_het.engine.elapsed import Clock
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import ClientUpdate, LocalTraining, in_one_go
 
@@ -53,7 +55,7 @@ def run(part, seconds, rounds=ROUNDS, client=None, **parts):
   return *engine.advance(state, rounds), seconds
 
 
-def starts(key, buffer_size):
+def begun(key, buffer_size):
   """Whom an engine's run of this key starts, see `arrivals`."""
 
   def start(t, batch, working):
@@ -68,7 +70,7 @@ def test_arrivals_are_those_of_an_event_queue(buffer_size, concurrency):
   seconds = 2.0 ** -np.random.default_rng(buffer_size).integers(0, 5, K) * (1 + np.arange(K) % 3)
   state, infos, whole = run(fh.asynchronous.fedbuff(buffer_size, concurrency), seconds)
   assert (whole == seconds).all()
-  steps = arrivals(whole, starts(state.key, buffer_size), ROUNDS, buffer_size, concurrency)
+  steps = arrivals(whole, begun(state.key, buffer_size), ROUNDS, buffer_size, concurrency)
   clock, done = 0.0, {}  # of those that work, when they are done: exact, as all are multiples of 1/16
   for t, (started, came, passed) in enumerate(steps):
     assert infos.cohort[t].tolist() == [i for i, _ in came]
@@ -89,7 +91,7 @@ def by_hand(part, mean, seconds, key, buffer_size, concurrency):
   """θ after each step, in float64."""
   theta, sent, found = 0.0, {}, []
   for t, (started, came, _) in enumerate(
-    arrivals(seconds, starts(key, buffer_size), ROUNDS, buffer_size, concurrency)
+    arrivals(seconds, begun(key, buffer_size), ROUNDS, buffer_size, concurrency)
   ):
     sent |= {(i, t): (0.5 * theta + 0.5 * (i + t), theta) for i in started}
     p = mean([i for i, _ in came])
@@ -258,3 +260,33 @@ def test_whom_is_idle_is_drawn_uniformly():
   assert counts[2] == counts[5] == 0
   wanted = 4000 * 3 / (K - 2)
   assert (((np.delete(counts, [2, 5]) - wanted) ** 2) / wanted).sum() < 30  # chi² of 9 degrees
+
+
+@pytest.mark.slow
+def test_expected_seconds_of_a_step_are_the_mean_of_many():
+  part, seconds = fh.asynchronous.fedbuff(2, 5), np.random.default_rng(1).lognormal(0.0, 1.0, K)
+  algorithm = fh.federated(
+    halfway(), asynchronous=part, system=of_seconds(seconds)._replace(server_seconds=1.0)
+  )
+  clock = Clock(algorithm, federation(SIZES), 3, jax.random.key(3))
+  engine = fh.Engine(algorithm, federation(SIZES), 3)
+  infos = engine.advance(engine.init(jax.random.key(3)), 128)[1]
+  took = clock.rounds(infos)
+  np.testing.assert_array_equal(took, infos.elapsed.astype(float) + 1.0)
+  assert abs(clock.expected() - took.mean()) < 4 * took.std() / np.sqrt(len(took))
+
+
+@pytest.mark.slow
+def test_a_launched_run_goes_on_with_the_uploads_that_were_on_their_way(tmp_path):
+  parts = dict(
+    algorithm={"name": "scaffold"}, asynchronous={"buffer_size": 2, "concurrency": 5},
+    system={"name": "lognormal", "sigma": 1.0},
+  )  # fmt: skip
+  whole = start(config_of(rounds=7, **parts), str(tmp_path / "whole"))
+  start(config_of(rounds=3, **parts), str(tmp_path / "part"))
+  resumed = start(config_of(rounds=7, **parts), str(tmp_path / "part"))
+  for name in ("bytes", "simulated_seconds", "client_steps", "cohort_size"):
+    assert resumed[name] == whole[name]
+  assert whole["cohort_size"] == 2
+  lines = [[{**line, "seconds": 0} for line in records(tmp_path / name)] for name in ("whole", "part")]
+  assert lines[0][-1] == lines[1][-1]

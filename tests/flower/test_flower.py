@@ -119,6 +119,7 @@ def test_what_cannot_go_is_refused(tmp_path):
     (fh.federated(client, attack=fh.attacks.sign_flip(share=0.4)), "attack = 'sign_flip'"),
     (fh.federated(client, participation=fh.participation.available(probability=0.5)), "participation = "),
     (fh.federated(client, system=fh.system.constant()), "system = .constant.: simulates time"),
+    (fh.federated(client, asynchronous=fh.asynchronous.fedbuff(2, 2)), "asynchronous = .fedbuff.: is simul"),
     (fh.federated(mime(linear())), "algorithm = 'custom': has a pass before"),
   ):
     with pytest.raises(SettingError, match=setting):
