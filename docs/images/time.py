@@ -46,6 +46,7 @@ def main() -> None:
     axes.set_xlabel(label)
     axes.spines[["top", "right"]].set_visible(False)
   panels[1].set_xscale("log")
+  panels[1].set_xticks(ticks := [0.2, 1, 5, 20], [*map(str, ticks)])
   panels[0].set_ylabel("top-1 of the global model (%)")
   panels[0].legend(frameon=False, loc="lower right")
   save(figure, HERE / "time.png")
