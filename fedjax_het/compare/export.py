@@ -94,10 +94,11 @@ def budgets_table(groups: Sequence[Group]) -> Table | None:
     return None
   table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
   table.add_column("a run took", overflow="fold")
-  for name in BUDGETS.values():
-    table.add_column(name, justify="right", no_wrap=True)
+  names = [name for name in BUDGETS if any(name in own for own in took.values())]
+  for name in names:
+    table.add_column(BUDGETS[name], justify="right", no_wrap=True)
   for label, own in took.items():
-    table.add_row(Text(label), *(amount(name, own.get(name)) for name in BUDGETS))
+    table.add_row(Text(label), *(amount(name, own.get(name)) for name in names))
   return table
 
 

@@ -1,17 +1,20 @@
-"""What a run took: client steps, bytes and seconds, by which methods are compared on equal terms."""
+"""What a run took: client steps, bytes and time, by which methods are compared on equal terms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-BUDGETS = {"client_steps": "client steps", "bytes": "bytes", "seconds": "seconds of training"}
+BUDGETS = {
+  "client_steps": "client steps", "bytes": "bytes", "seconds": "seconds of training",
+  "simulated_seconds": "simulated seconds",
+}  # fmt: skip
 MOST = 1e30  # no budget is as large; larger numbers are a file's damage
 MUCH = 1.05  # a budget that is so many times another's differs from it
 
 
 def budget(summary: Mapping[str, Any]) -> dict[str, float]:
-  """Returns a run's budget: its client steps, the bytes sent up and down, and the seconds of training.
+  """Returns a run's budget: client steps, bytes sent up and down, seconds of training and simulated ones.
 
   Args:
     summary: the run's summary.json; what it does not say, or damaged fields, are left out.
@@ -21,6 +24,7 @@ def budget(summary: Mapping[str, Any]) -> dict[str, float]:
     "client_steps": [summary.get("client_steps")],
     "bytes": [sent.get("up"), sent.get("down")] if isinstance(sent, Mapping) else [None],
     "seconds": [seconds.get("train")] if isinstance(seconds, Mapping) else [None],
+    "simulated_seconds": [summary.get("simulated_seconds")],
   }
   return {name: float(np.sum(own)) for name, own in values.items() if all(map(_known, own))}
 
@@ -68,17 +72,12 @@ def amount(name: str, value: float | None) -> str:
 
 
 def spans(values: Mapping[str, Sequence[float]]) -> str:
-  """Formats the range over runs of client steps, bytes and seconds, such as "37,500 client steps, 3.2 GB"."""
+  """Formats the range over runs of each part of a budget, such as "37,500 client steps, 3.2 GB"."""
+  words = {"client_steps": " client steps", "seconds": " of training", "simulated_seconds": " simulated"}
 
   def one(name: str, own: Sequence[float]) -> str:
     text = " to ".join(dict.fromkeys(amount(name, end) for end in (min(own), max(own))))
-    return (
-      f"{text} client steps"
-      if name == "client_steps"
-      else f"{text} of training"
-      if name == "seconds"
-      else text
-    )
+    return text + words.get(name, "")
 
   return ", ".join(one(name, values[name]) for name in BUDGETS if values.get(name))
 

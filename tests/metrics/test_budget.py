@@ -8,6 +8,11 @@ from fedjax_het.metrics.budget import amount, budget, mean_budget, spans, unequa
 def test_a_budget_is_read_from_a_summary():
   whole = {"client_steps": 10, "bytes": {"up": 3, "down": 4}, "seconds": {"compile": 9.0, "train": 2.0}}
   assert budget(whole) == {"client_steps": 10.0, "bytes": 7.0, "seconds": 2.0}
+  assert budget({"simulated_seconds": 90.5}) == {"simulated_seconds": 90.5}
+  assert (
+    spans({"client_steps": [3.0], "simulated_seconds": [90.5, 200.0]})
+    == "3 client steps, 90.5 s to 200 s simulated"
+  )
   damaged = {"client_steps": "x", "bytes": {"up": None, "down": 4}, "seconds": 3}
   assert budget(damaged) == {} == budget({}) and budget({"client_steps": float("nan")}) == {}
   assert mean_budget([whole, {**whole, "client_steps": 20, "seconds": None}]) == {

@@ -64,7 +64,7 @@ function reading(own, metric, sign) {
 function amount(name, value) {
   if (!known(value)) return "–";
   if (name === "client_steps") return Math.round(value).toLocaleString("en");
-  if (name === "seconds") return `${value < 100 ? Number(value.toPrecision(3)) : Math.round(value).toLocaleString("en")} s`;
+  if (name.endsWith("seconds")) return `${value < 100 ? Number(value.toPrecision(3)) : Math.round(value).toLocaleString("en")} s`;
   const power = [4, 3, 2, 1].find((p) => value >= 1000 ** p) || 0;
   return `${Number((value / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
 }

@@ -29,6 +29,7 @@ function columns() {
     const ends = (group.late[view.model] || {})[view.metric];
     return ends ? `${settled(group)} * ${ends.map((end) => number(end, metric)).join(" to ")}` : settled(group);
   };
+  const simulated = DATA.groups.some((group) => "simulated_seconds" in group.budget) ? [["simulated_seconds", "simulated"]] : [];
   return [
     {title: "runs", key: (group) => group.label, text: (group) => group.label, words: true, swatch: true},
     {title: "seeds", key: (group) => group.counted.length, text: (group) => String(bySeed(group, "mean").size)},
@@ -36,7 +37,7 @@ function columns() {
     figure("worst 10 %", over("worst10")),
     figure("spread", over("std")),
     difference,
-    ...[["client_steps", "client steps"], ["bytes", "bytes"], ["seconds", "training"]].map(([name, title]) => ({
+    ...[["client_steps", "client steps"], ["bytes", "bytes"], ["seconds", "training"], ...simulated].map(([name, title]) => ({
       title, key: (group) => group.budget[name] ?? null, text: (group) => amount(name, group.budget[name]),
     })),
     {title: "state", key: (group) => group.state, text: (group) => group.state, words: true, long: true},
