@@ -43,6 +43,11 @@ ROUNDS, SHAPE = 5, (8, 8, 1)
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
   "participation": {"uniform": {"dropout": 0.2}, "available": {"spread": 0.3, "dropout": 0.1}},
   "attack": {"sign_flip": {"scale": 0.5}},
+  "system": {
+    "constant": {"deadline": 5.0},
+    "lognormal": {"deadline": 5.0, "over_selection": 1.5},
+    "trace": {"deadline": 5.0},
+  },
   "uploads": {"gaussian": {"std": 0.01}, "top_k": {"share": 0.1}, "random_k": {"share": 0.1}},
 }
 NETWORKS = {"fedevg": "energy_mlp", "fedcgan": "cgan_mlp"}  # others train the first of their kind
@@ -104,8 +109,10 @@ def condition(section: str, name: str, folder: str) -> dict[str, Any]:
   settings = SETTINGS.get(section, {}).get(name, {})
   if name == "trace":
     path = Path(folder) / "trace.csv"
-    path.write_text("".join(f"{i}, {i % 3}, {ROUNDS + i}\n" for i in range(12)))
-    settings = {"path": str(path)}
+    of_system = (f"{i}, {(1 + i % 3) / 10}, {1000 * (1 + i)}\n" for i in range(20))
+    presence = (f"{i}, {i % 3}, {ROUNDS + i}\n" for i in range(12))
+    path.write_text("".join(of_system if section == "system" else presence))
+    settings = {**settings, "path": str(path)}
   made = CONDITIONS[section][name].make({"rounds": ROUNDS}, **settings)
   return {section: (made,) if section in SEVERAL else made}
 

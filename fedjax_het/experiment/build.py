@@ -102,6 +102,9 @@ def without_effect(plan: Plan, data: FederatedData) -> Iterator[str]:
     yield f"eval_every = {plan.eval_every}: above rounds = {plan.rounds}, so only the end is evaluated."
   if plan.label_noise and not plan.label_noise["ratio"]:
     yield f"label_noise.ratio = {plan.label_noise['ratio']}: no label is changed."
+  over = plan.parts["system"].get("over_selection", 1.0)
+  if over > 1 and plan.cohort_size >= data.num_clients:
+    yield f"system.over_selection = {over}: has no effect, as all {data.num_clients} clients are asked."
   for field, part in (("test_fraction", data.test), ("valid_fraction", data.valid)):
     if getattr(plan, field) and not np.asarray(part.size).any():
       yield f"{field} = {getattr(plan, field)}: rounds down to no row of any client."

@@ -12,9 +12,10 @@ from typing import Annotated, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from fedjax_het.errors import check_range
+from fedjax_het.errors import check_range, is_zero
 from fedjax_het.parts import Needs, Speeds, System
 from fedjax_het.settings import Default, Neutral, NonNegative, Positive, Range, checked, with_defaults
 
@@ -98,7 +99,11 @@ def lognormal(
     step = jnp.float32(step_seconds) * jnp.exp(-jnp.float32(sigma) * (parts[0] + parts[1]))
     return Speeds(step, jnp.float32(bytes_per_second) * jnp.exp(jnp.float32(link_sigma) * link))
 
-  return system_of("lognormal", speeds, timing)
+  def remarks(data):
+    if not is_zero(correlation) and len({*np.asarray(data.train.size).tolist()}) == 1:
+      yield "correlation: has no effect on who is fast, as all clients have as many examples."
+
+  return system_of("lognormal", speeds, timing, Needs(remarks=remarks))
 
 
 def size_scores(sizes: jax.Array) -> jax.Array:

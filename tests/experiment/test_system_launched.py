@@ -14,7 +14,7 @@ from fedjax_het.engine.clock import work_seconds
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import sweep
-from fedjax_het.experiment.build import build
+from fedjax_het.experiment.build import build, notes_of
 from fedjax_het.experiment.counted import Counted
 from fedjax_het.experiment.dry_run import simulated
 from fedjax_het.program.where import Where
@@ -97,6 +97,15 @@ def test_a_dry_run_says_what_a_round_takes():
 def test_a_system_that_cannot_be_is_refused_by_name(system, words):
   with pytest.raises(SettingError, match=words):
     build(plan(config_of(**FEW, system=system)))
+
+
+def test_an_over_selection_of_all_clients_is_said_to_have_no_effect():
+  over = {"name": "constant", "over_selection": 1.3}
+  told = lambda size: notes_of(build(plan(config_of(**FEW, system=over, cohort_size=size))))  # noqa: E731
+  assert any(
+    "system.over_selection = 1.3: has no effect, as all 20 clients are asked." in own for own in told(20)
+  )
+  assert not any("over_selection" in own for own in told(19))
 
 
 def test_a_whole_number_is_a_deadline():

@@ -59,6 +59,14 @@ def test_equal_sizes_have_the_score_0():
   np.testing.assert_allclose(np.log(ties), [-0.67449, -0.67449, 0.67449, 0.67449], rtol=1e-4)
 
 
+@pytest.mark.parametrize("fixture, said", [("ragged", 0), ("uniform", 1)])
+def test_a_correlation_with_clients_of_one_size_is_said_to_have_no_effect(fixture, said, request):
+  data = request.getfixturevalue(fixture)
+  remarks = [*fh.system.lognormal(correlation=0.5).needs.remarks(data)]
+  assert len(remarks) == said and all("correlation: has no effect" in one for one in remarks)
+  assert not [*fh.system.lognormal().needs.remarks(data)]
+
+
 def written(tmp_path, text):
   (tmp_path / "speeds.csv").write_text(text)
   return str(tmp_path / "speeds.csv")
