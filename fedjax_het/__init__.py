@@ -13,6 +13,7 @@ from fedjax_het import (
   mixing,
   models,
   participation,
+  privacy,
   server,
   system,
   tasks,
@@ -94,9 +95,9 @@ __all__ = [
   "fedcvae", "feddc", "feddyn", "fedem", "federate", "federated", "fedevg", "fedlc", "fedntd", "fedper",
   "fedproto", "fedprox", "fedrep", "fedrod", "fedrs", "fedspeed", "finetuned", "flower", "ifca",
   "in_one_go", "keep_programs", "lg_fedavg", "load_model", "load_run", "local_only", "metrics", "mixing",
-  "models", "mofedsam", "moon", "participation", "per_fedavg", "pfedme", "prepare_cpu", "regions", "run",
-  "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm", "superfed_mm",
-  "sweep", "system", "tasks", "uploads",
+  "models", "mofedsam", "moon", "participation", "per_fedavg", "pfedme", "prepare_cpu", "privacy", "regions",
+  "run", "scaffold", "server", "sosicfl", "sosicfl_all", "sosicfl_plus", "superfed", "superfed_lm",
+  "superfed_mm", "sweep", "system", "tasks", "uploads",
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Tables of the parts by name that stand for the conditions of a federation."""
 
 from fedjax_het import aggregation, asynchronous, attacks, participation, system, uploads
-from fedjax_het.entries import Method, by_name
+from fedjax_het.entries import Method, Target, by_name
 
 _FEDAVG = "McMahan et al., AISTATS 2017"
 _KRUM, _YIN = "Blanchard et al., NeurIPS 2017", "Yin et al., ICML 2018"
@@ -17,6 +17,10 @@ AGGREGATIONS = by_name(
          "Karimireddy, He, Jaggi, ICML 2021", "the aggregate update"),
   Method("bulyan", aggregation.bulyan, "Krum's choice, then means near the median of each coordinate",
          "El Mhamdi, Guerraoui, Rouault, ICML 2018"),
+  Method("gaussian", aggregation.gaussian, "clipped updates with noise, for user-level privacy",
+         "McMahan et al., ICLR 2018", "its bound, and past noise where it is correlated",
+         target=Target("noise_multiplier", "epsilon", aggregation.multiplier_of),
+         rounds_for=("epsilon", "correlation")),
 )  # fmt: skip
 PARTICIPATIONS = by_name(
   Method("uniform", participation.uniform, "S of K clients, uniformly", _FEDAVG),

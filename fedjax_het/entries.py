@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.models import GENERATORS, MODELS, Generative
+from fedjax_het.parts import Release, Sampling
 from fedjax_het.settings import Setting, settings_of
 
 # Parameters of factories that no configuration sets: they are offered, name another method, or are objects.
@@ -24,12 +25,14 @@ class Preparation(NamedTuple):
     placeholder: (K, or None if it is not known yet; **settings) -> an argument with which the part can be
       made and its properties read before data are read; it checks the settings.
     classes: whether it goes by the labels, which then have to be classes.
+    release: (**settings) -> what the argument tells of the clients' data, see `Release`.
   """
 
   argument: str
   make: Callable[..., Any]
   placeholder: Callable[..., Any]
   classes: bool = True
+  release: Callable[..., Release] = lambda **settings: Release("label counts")
 
 
 def counts_of_nobody(num_clients: int | None) -> np.ndarray:
@@ -54,7 +57,9 @@ def client_sizes(counts: ArrayLike, seed: int = 0) -> np.ndarray:
 
 LABEL_COUNTS = Preparation("counts", label_counts, counts_of_nobody)  # for a part that takes them as `counts`
 # For a part that takes the clients' numbers of training examples as `sizes`, and so knows how many there are.
-SIZES = Preparation("sizes", client_sizes, sizes_of_nobody, classes=False)
+SIZES = Preparation(
+  "sizes", client_sizes, sizes_of_nobody, classes=False, release=lambda: Release("numbers of examples")
+)
 
 
 class OwnEpochs(NamedTuple):
@@ -67,6 +72,20 @@ class OwnEpochs(NamedTuple):
 
   before: int
   unless_none: str = ""
+
+
+class Target(NamedTuple):
+  """A setting that is found from another by the run's sizes, before anything is compiled.
+
+  Attributes:
+    setting: the setting that is found.
+    given: the setting that takes its place.
+    find: (the method's settings, `Sampling`, T) -> its value, a float.
+  """
+
+  setting: str
+  given: str
+  find: Callable[[Mapping[str, Any], Sampling, int], float]
 
 
 class Method(NamedTuple):
@@ -84,6 +103,9 @@ class Method(NamedTuple):
     prepares: how an argument is made of the clients' data, see `prepare`; None for most methods.
     own_epochs: settings for the epochs of a second local training, see `OwnEpochs`.
     python_only: further parameters of the factory that no configuration sets.
+    target: a setting that is found by the run's sizes; None for most methods.
+    rounds_for: the settings without which a factory that takes the run's `rounds` does not go by them; () for
+      one that always does.
   """
 
   name: str
@@ -95,6 +117,14 @@ class Method(NamedTuple):
   prepares: Preparation | None = None
   own_epochs: Mapping[str, OwnEpochs] = MappingProxyType({})
   python_only: tuple[str, ...] = ()
+  target: Target | None = None
+  rounds_for: tuple[str, ...] = ()
+
+  def goes_by_rounds(self, given: Mapping[str, Any]) -> bool:
+    """Returns whether the part would be another one in a run of more rounds, with these settings."""
+    known = settings_of(self.factory)
+    asked = [name for name in self.rounds_for if given.get(name, known[name].default) != known[name].default]
+    return "rounds" in known and bool(asked or not self.rounds_for)
 
   @property
   def given(self) -> tuple[str, ...]:
@@ -128,7 +158,12 @@ class Method(NamedTuple):
     """
     known = settings_of(self.factory)
     own = {name: value for name, value in settings.items() if name not in self.from_data}
-    return self.factory(**{name: value for name, value in offered.items() if name in known} | own)
+    part = self.factory(**{name: value for name, value in offered.items() if name in known} | own)
+    if self.prepares is None:
+      return part
+    release = self.prepares.release(**{name: settings[name] for name in self.from_data if name in settings})
+    others = tuple(one for one in part.needs.releases if one.what != release.what)
+    return part._replace(needs=part.needs._replace(releases=(*others, release)))
 
   def prepare(
     self, settings: Mapping[str, Any], counts: ArrayLike | None = None, *, seed: int = 0,

@@ -29,6 +29,7 @@ from fedjax_het.parts import (
   System,
   Upload,
 )
+from fedjax_het.privacy.void import check_private
 from fedjax_het.settings import with_defaults
 from fedjax_het.uploads import transformed
 
@@ -78,8 +79,9 @@ def federated(
       what nobody knows then, see `checked_system`; an attack changes classes that the task does not have, or
       forges updates that have no one broadcast; a part reads the examples that record-level privacy protects;
       the client part brings another mixing or server part, see
-      `Needs.brings`; the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`; or with
-      an asynchronous part, another one needs a whole cohort.
+      `Needs.brings`; the mixing or the server part refuses the others, see `ServerUpdate.adapt_to`;
+      with an asynchronous part, another one needs a whole cohort; or a part voids the privacy that another
+      promises, see `privacy.void`.
   """
   brought = getattr(getattr(client, "needs", None), "brings", {})
   for asked, own in (("mixing", mixing), ("server", server)):
@@ -126,7 +128,8 @@ def federated(
       f"Use a server part that does, such as {fitting}.",
     )  # fmt: skip
   parts = checked_attack(checked_system(parts))
-  if parts.aggregation.is_mean(parts.mixing):
+  whole = parts.participation.draw is None or not parts.aggregation.by_expected
+  if whole and parts.aggregation.is_mean(parts.mixing):
     parts = parts._replace(aggregation=Aggregation())
   if parts.aggregation.of_updates and not parts.client.needs.uploads_model:
     raise SettingError(
@@ -140,6 +143,7 @@ def federated(
     _check_absent(parts, "system" if parts.system.selects and present.draw is None else "participation")
   if parts.asynchronous.overlaps:
     parts = _overlapping(parts)
+  check_private(parts, wanted)
   if parts.covering:
     # Uploads are known, and checked again, only with data. Here the client part may still be around a model
     # that it refuses, such as the placeholder of a configuration that is checked.
@@ -151,7 +155,9 @@ def federated(
     _check_records(parts)
   if parts.server.adapt_to is None:
     return parts
-  return parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
+  parts = parts._replace(server=parts.server.adapt_to(parts.client, parts.mixing))
+  check_private(parts, wanted)
+  return parts
 
 
 @functools.lru_cache(maxsize=1)  # `methods.compositions` tries a client part with all other parts in turn

@@ -18,7 +18,7 @@ from fedjax_het.clients.fedrep import fedrep
 from fedjax_het.clients.generative import fedcgan, fedcvae
 from fedjax_het.clients.lg_fedavg import lg_fedavg
 from fedjax_het.clients.pfedme import pfedme
-from fedjax_het.clients.regions import regions, regions_of_nothing
+from fedjax_het.clients.regions import counts_released, regions, regions_of_nothing
 from fedjax_het.clients.scaffold import scaffold
 from fedjax_het.clients.sgd import fedavg, fedprox
 from fedjax_het.clients.sosicfl import sosicfl, sosicfl_all, sosicfl_plus
@@ -36,7 +36,8 @@ _FEDAVG, _THESIS = "McMahan et al., AISTATS 2017", "Hahn, dissertation, chapter 
 _SUPERFED, _AAGGFF = "Hahn, Jeong, Lee, KDD 2022", "Hahn, Kim, Lee, ICML 2024"
 _KRUM = "Blanchard et al., NeurIPS 2017"
 _FEDOPT, _FROM_L = "Reddi et al., ICLR 2021", {"start": "start_round"}
-_SOSICFL, _REGIONS = "arXiv:2403.03333, 2024", Preparation("regions", regions, regions_of_nothing)
+_SOSICFL = "arXiv:2403.03333, 2024"
+_REGIONS = Preparation("regions", regions, regions_of_nothing, release=counts_released)
 
 CLIENTS = by_name(
   Method("fedavg", fedavg, "local SGD from the received model", _FEDAVG),

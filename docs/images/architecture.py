@@ -29,7 +29,7 @@ FLOORS = (
   {"mixing": "how much each counts", "server": "how it moves", "engine": "rounds, devices, evaluation"},
   {"participation": "who is there", "uploads": "on their way", "attacks": "by liars",
    "aggregation": "many to one", "system": "how fast", "asynchronous": "how late"},
-  {"models": "Flax modules behind pure functions", "privacy": "the ledger: ε of what is sent"},
+  {"models": "Flax modules behind pure functions", "privacy": "ε of what is sent"},
   {"parts": "what a part is", "local": "a client's walk through its data", "langevin": "one noisy step",
    "vectors": "norms, distances"},
   {"data": "sources, partitions, the clients' rows in flat arrays"},

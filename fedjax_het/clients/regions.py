@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.clients.simplex import mean_distance
 from fedjax_het.errors import SettingError, check_range, check_seed
+from fedjax_het.parts import Release
 from fedjax_het.settings import Choice, Count, Positive, checked
 
 STARTS = 8  # LDA fits per endpoint beyond the first: most of five end with two groups at one point
@@ -261,3 +262,8 @@ def noised(counts: ArrayLike, epsilon: Positive, seed: int = 0) -> np.ndarray:
     counts + np.random.default_rng(seed).laplace(scale=1.0 / epsilon, size=counts.shape), 0.0
   )
   return np.where(drawn.sum(1, keepdims=True) > 0, drawn, 1.0)
+
+
+def counts_released(epsilon: float | None = None, **_: object) -> Release:
+  """Returns what regions that were made with this `epsilon` tell of the clients, see `noised`."""
+  return Release("label counts", epsilon, "one example of a client added or removed")

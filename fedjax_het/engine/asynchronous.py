@@ -21,7 +21,7 @@ from fedjax_het.engine.cohort import START, key_of
 from fedjax_het.engine.local_work import acting, local_work, scattered
 from fedjax_het.engine.placement import constrain, map_clients, rounded
 from fedjax_het.engine.pool import Flights
-from fedjax_het.engine.round import RoundInfo, figures_of, round_step, server_step
+from fedjax_het.engine.round import RoundInfo, figures_of, round_step, sampling_of, server_step
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Draw, Feedback, Message, PyTree
 
@@ -35,7 +35,7 @@ def step_of(algorithm: Algorithm) -> Callable[..., tuple[State, RoundInfo]]:
 
 def asynchronous_step(
   algorithm: Algorithm, mesh: Mesh | None, buffer_size: int, client_batch: int | None, data: FederatedData,
-  state: State, slots: None = None,
+  state: State, slots: None = None, _: int | None = None,
 ) -> tuple[State, RoundInfo]:  # fmt: skip
   """Runs one step of a server that waits for B uploads; arguments and results are those of `round_step`.
 
@@ -88,7 +88,8 @@ def asynchronous_step(
   feedback = Feedback(
     came.ids, sizes, state.round, losses, lambda: uploads, state.broadcast, None, came.info.steps
   )
-  after, coefficients = server_step(algorithm, mesh, state, feedback, uploads)
+  sampling = sampling_of(algorithm, data, state, buffer_size)
+  after, coefficients = server_step(algorithm, mesh, state, feedback, uploads, sampling=sampling)
   rest = jax.tree.map(lambda leaf: leaf[left], flights)
   kept = rest.uploads if part.of_models else since(rest.uploads, state.broadcast, rest.started == state.round)
   remaining = rest.remaining - (elapsed + algorithm.system.server_seconds)

@@ -74,11 +74,15 @@ def over_present(coefficients: jax.Array, present: jax.Array | None) -> jax.Arra
   return jnp.where(total > 0, own * (1.0 / jnp.where(total > 0, total, 1.0)), shares(present))
 
 
-def unless_empty(after: State, before: State, present: jax.Array | None) -> State:
-  """Returns the state after a round; if nobody was present, with the server's side as it was before."""
+def unless_empty(after: State, before: State, present: jax.Array | None, moves: bool = False) -> State:
+  """Returns the state after a round; if nobody was present, with the server's side as it was before.
+
+  With `moves` the aggregate moves the server all the same, see `Aggregation.by_expected`: the mixing part's
+  state alone is as before.
+  """
   if present is None:
     return after
-  names = "broadcast", "server", "mixing", "aggregation"
+  names = ("mixing",) if moves else ("broadcast", "server", "mixing", "aggregation")
 
   def kept(new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(present.any(), new, old)

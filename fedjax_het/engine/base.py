@@ -70,15 +70,15 @@ class Runs(abc.ABC):
     client_batch: clients of a run that a device trains at once.
 
   Attributes:
-    seconds: time spent so far, by all runs together.
+    seconds: time spent so far, by all runs.
     doing: context-manager callback (description) that is entered around each compilation, for progress.
     has_validation: whether any client has a validation part.
     task: the task of the client part.
     groups: numbers of clients, "client_batch", and for several runs of members, "member_batch", that a device
       computes at once; None for all. Results depend on them by rounding.
     rows: R, the program's rows for a cohort, see `Participation.rows`.
-    examples: where the clients' examples are stored.
-    states: where the clients' states are stored.
+    examples: where clients' examples are stored.
+    states: where clients' states are stored.
     inside: mesh of devices over which each run's clients are spread; None if a run stays on one device.
 
   Raises:
@@ -206,7 +206,8 @@ class Runs(abc.ABC):
     batch = self._group_of(self.rows)
 
     def step(state: State) -> Any:
-      return step_of(algorithm)(algorithm, self.inside, self.rows, batch, data, state, more.slots)
+      run = step_of(algorithm)
+      return run(algorithm, self.inside, self.rows, batch, data, state, more.slots, self.cohort_size)
 
     return many_rounds(step, state, more.rounds)
 

@@ -111,10 +111,12 @@ def extent(data: FederatedData) -> tuple[float, float]:
 
 
 def check_cohort(algorithm: Algorithm, cohort_size: int, num_clients: int) -> None:
-  """Raises `SettingError` if a part refuses cohorts of S clients out of K."""
+  """Raises `SettingError` if a part refuses cohorts of S clients out of K, or how they are drawn."""
   for part in algorithm:
     if part.needs.check_cohort is not None:
       part.needs.check_cohort(algorithm.clients_in_a_round(cohort_size), num_clients)
+  if algorithm.aggregation.check_sampling is not None:
+    algorithm.aggregation.check_sampling(algorithm.sampled(num_clients, cohort_size))
 
 
 def check_ahead(algorithm: Algorithm, **flags: int | None) -> None:

@@ -44,6 +44,7 @@ from fedjax_het.parts import (
   Feedback,
   Info,
   Message,
+  Sampling,
 )
 
 MAX_CHUNK = 128
@@ -72,7 +73,8 @@ class RoundInfo(NamedTuple):
     clients: the clients' `Info`, each leaf [S].
     figures: diagnostics of the mixing and the server part, see `Mixing.figures`; () if there are none.
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
-      not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes.
+      not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes,
+      unless the aggregation part is `by_expected`.
     contacted: whom the server sent its broadcast, bool [S]; () if all clients.
     dishonest: which of the cohort's clients attack, bool [S]; () without an attack.
     gradients: gradients of mini-batches that each client computed for its upload, int32 [S]; () without a
@@ -117,17 +119,19 @@ def round_step(
   data: FederatedData,
   state: State,
   slots: Array | None = None,
+  asked: int | None = None,
 ) -> tuple[State, RoundInfo]:
   """Runs one round of an algorithm, a pure function of the state.
 
   Args:
     algorithm: the parts.
     mesh: the devices that clients are spread over; None for the one that runs this.
-    cohort_size: S.
+    cohort_size: R, the rows of a cohort; S unless `Participation.rows` differs.
     client_batch: clients that a device trains at once; None for all.
     data: all clients' data.
     state: the state before the round.
     slots: position of each client's state in `state.clients`, int32 [K]; None if client k's is the k-th.
+    asked: S; None for R.
 
   Returns:
     (state after the round, its record).
@@ -151,13 +155,14 @@ def round_step(
     weights = constrain(
       mixing.population(jnp.asarray(data.train.size))[cohort] * (1.0 / drawn.probability), mesh
     )
-  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads, weights)
-  state = unless_empty(state, before_round, present)
+  sampling = sampling_of(algorithm, data, state, asked or cohort_size)
+  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads, weights, sampling)
+  state = unless_empty(state, before_round, present, algorithm.aggregation.by_expected)
   clients = scattered(state.clients, work.places, work.after, mesh)
   figures = figures_of(algorithm, state, feedback)
-  asked = work.losses() if work.losses.cache_info().currsize else None
+  found = work.losses() if work.losses.cache_info().currsize else None
   there = () if present is None else (present, drawn.contacted, () if drawn.beyond is None else drawn.beyond)
-  record = RoundInfo(cohort, coefficients, asked, constrain(info, mesh), constrain(figures, mesh), *there)
+  record = RoundInfo(cohort, coefficients, found, constrain(info, mesh), constrain(figures, mesh), *there)
   if algorithm.attack.there:
     assert work.liars is not None
     record = record._replace(dishonest=work.liars[cohort])
@@ -165,6 +170,13 @@ def round_step(
     spent = gradients_of(algorithm.client.training, data, sizes, work.steps, info)
     record = record._replace(gradients=constrain(spent, mesh))
   return state._replace(clients=clients, participation=drawn.state), record
+
+
+def sampling_of(algorithm: Algorithm, data: FederatedData, state: State, cohort_size: int) -> Sampling | None:
+  """Returns what is guaranteed of a run's cohorts, for an aggregation part that is `by_expected`."""
+  if not algorithm.aggregation.by_expected:
+    return None
+  return algorithm.sampled(data.num_clients, cohort_size, bool(jax.tree.leaves(state.clients)))
 
 
 def figures_of(algorithm: Algorithm, state: State, feedback: Feedback) -> Any:
@@ -180,7 +192,7 @@ def figures_of(algorithm: Algorithm, state: State, feedback: Feedback) -> Any:
 
 def server_step(
   algorithm: Algorithm, mesh: Mesh | None, state: State, feedback: Feedback, uploads: Message,
-  weights: jax.Array | None = None,
+  weights: jax.Array | None = None, sampling: Sampling | None = None,
 ) -> tuple[State, jax.Array]:  # fmt: skip
   """Runs what follows local training in a round: mixing, aggregation, and the server's step.
 
@@ -191,6 +203,7 @@ def server_step(
     feedback: what the mixing part, and a server part that asks for it, may look at.
     uploads: the cohort's uploads, each leaf [S, ...].
     weights: what an update counts, float32 [S], whatever the mixing says and with any sum; None for p.
+    sampling: what is guaranteed of the cohorts, for aggregation parts that are `by_expected`.
 
   Returns:
     (state with one more finished round, and the clients' states unchanged; coefficients p, float32 [S]).
@@ -211,9 +224,10 @@ def server_step(
     aggregate = average(coefficients, mixed, state.broadcast, mesh, present)
   else:
     key, mixed = key_of(AGGREGATION, state.key, state.round), constrain(mixed, mesh)
-    combined = aggregation.combine(
-      key, kept, coefficients, mixed, state.broadcast, voting(present, len(coefficients))
-    )
+    votes, more = voting(present, len(coefficients)), [sampling] * aggregation.by_expected
+    if aggregation.by_expected and present is not None:
+      votes = present
+    combined = aggregation.combine(key, kept, coefficients, mixed, state.broadcast, votes, *more)
     aggregate, kept = constrain(checked_aggregate(mixed, kept, combined), mesh)
   asked_for = (feedback,) if server.takes_feedback else ()
   key = round_keys(state.key, state.round)[2]

@@ -1,6 +1,7 @@
 """Builds what a plan names: data, model and algorithm."""
 
 import contextlib
+import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -16,6 +17,7 @@ from fedjax_het.config.algorithm import algorithm_maker, as_written, build_algor
 from fedjax_het.config.data import build_task, noise_report, noisy_labels, set_apart, shifted
 from fedjax_het.config.shares import rounded_to_nothing
 from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import chosen
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.encoder import with_names
 from fedjax_het.data.files import Source, digest
@@ -28,6 +30,7 @@ from fedjax_het.errors import DataError, SettingError
 from fedjax_het.methods import TABLES
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm, ClientUpdate
+from fedjax_het.privacy.ledger import Ledger, keeps_state
 from fedjax_het.program.where import Where
 from fedjax_het.settings import settings_of
 from fedjax_het.studies import Watched
@@ -82,7 +85,15 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
       plan.eval_clients, plan.rounds, plan.eval_every, plan.late_evaluations, experiment.data.num_clients
     ),
     *remarks_of(experiment.algorithm, experiment.data),
+    *private(experiment),
   )
+
+
+def private(experiment: Experiment) -> Iterator[str]:
+  """Yields what a private run guarantees after its last round, and what it does not."""
+  ledger = Ledger.of(experiment.algorithm, experiment.data, experiment.plan.cohort_size)
+  if ledger is not None:
+    yield from ledger.notes(experiment.plan.rounds)
 
 
 def replaced_settings(plan: Plan, client: ClientUpdate) -> Iterator[str]:
@@ -249,7 +260,9 @@ def build(plan: Plan) -> Experiment:
   algorithm = build_algorithm(plan, model, prepared)
   check_cohort(algorithm, plan.cohort_size, data.num_clients)
   check_eval_clients(plan.eval_clients, data.num_clients)
-  built = Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, hidden, report)
+  built = settled(
+    Experiment(plan, algorithm, data, model, run_key, parts, source, unseen, hidden, report, prepared)
+  )._replace(prepared={})
   for study in plan.watching:
     study.check_run(plan.given(study), watched(built))
   digests = {
@@ -257,6 +270,27 @@ def build(plan: Plan) -> Experiment:
     "clients_digest": digest(parts, data.y, data.train, data.valid, data.test, unseen and unseen.y),
   }
   return with_prepared(built._replace(digests=digests), prepared)
+
+
+def settled(experiment: Experiment) -> Experiment:
+  """Returns the experiment with the settings that are found by the run's sizes, see `Method.target`."""
+  plan, algorithm, data, model, *_ = experiment
+  parts = dict(plan.parts)
+  for section, method, own in chosen(plan.parts):
+    target = method.target
+    if target is None or own.get(target.given) is None:
+      continue
+    keeps = keeps_state(algorithm, data, plan.cohort_size)
+    sampling = algorithm.sampled(data.num_clients, plan.cohort_size, keeps)
+    given = {name: value for name, value in own.items() if name != "name"}
+    with as_written(plan.parts, section):
+      found = target.find(given, sampling, plan.rounds)
+    parts[section] = {name: value for name, value in own.items() if name != target.given}
+    parts[section][target.setting] = found
+  if parts == plan.parts:
+    return experiment
+  plan = dataclasses.replace(plan, parts=parts)
+  return experiment._replace(plan=plan, algorithm=build_algorithm(plan, model, experiment.prepared))
 
 
 def watched(experiment: Experiment, folder: Path = Path(), writes: bool = False) -> Watched:

@@ -5,7 +5,6 @@ depends on T. In that case the run is refused, and the error names the reason: a
 becomes another round, a part whose factory takes `rounds`, or an `eval_every` that is derived from T.
 """
 
-import inspect
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -75,8 +74,8 @@ def earlier_rounds(
     flags += [f"--config.{said}={before.get(name, 'None')}" for name, said in called.items()]
     remedy = f"Add {' '.join(flags)} to go on with the same run, or use another workdir."
     raise SettingError("rounds", new, f"{begun} and {', and '.join(were)} with this many", remedy)
-  for place, method, _ in chosen(config):
-    if "rounds" in inspect.signature(method.factory).parameters:
+  for place, method, given in chosen(config):
+    if method.goes_by_rounds(given):
       problem = f"{begun}, and {place} = {method.name} goes by their number in every round"
       raise SettingError("rounds", new, problem, "Use another workdir.")
   steps, usable = _steps(held or run), _usable(held or run, plan, old)

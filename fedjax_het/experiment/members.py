@@ -10,10 +10,11 @@ import numpy as np
 from fedjax_het.config.algorithm import algorithm_maker, build_algorithm, prepared_of
 from fedjax_het.config.grid import name_of
 from fedjax_het.config.typed import Plan
+from fedjax_het.config.values import chosen
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.side_by_side import sized_beside
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import Experiment, build, with_prepared
+from fedjax_het.experiment.build import Experiment, build, settled, with_prepared
 from fedjax_het.methods import CLIENTS
 from fedjax_het.program.where import Where
 from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
@@ -82,11 +83,19 @@ def build_members(
   data = dict(zip(built, sized_beside([own.data for own in built.values()])))
   beside, experiments, plans = experiments[len(members) :], experiments[: len(members)], sweep.plans
   seeds = {own.seed for own in plans}
-  resolved = [own.with_shares_in_rounds() for own in plans]
+  experiments = [
+    settled(own._replace(algorithm=build_algorithm(own.plan, own.model, own.prepared))) for own in experiments
+  ]
+  resolved = [own.plan.with_shares_in_rounds() for own in experiments]
   columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
   for part, number in client.shares.items():
     if columns.pop(f"algorithm.{part}", None):
       columns[f"algorithm.{number}"] = [own.parts["algorithm"][number] for own in resolved]
+  for section, method, _ in chosen(resolved[0].parts):
+    if method.target is not None:
+      place = f"{section}.{method.target.setting}"
+      if columns.pop(f"{section}.{method.target.given}", None) or place in resolved[0].numbers:
+        columns[place] = [own.parts[section][method.target.setting] for own in resolved]
   values: dict[str, Any] = {path: [value] * len(members) for path, value in resolved[0].numbers.items()}
   values |= {path: own for path, own in columns.items() if path not in of_data}
   if experiments[0].prepared:
@@ -104,8 +113,7 @@ def build_members(
     device_rows=where.device_rows,
     seeds=len(seeds),
   )
-  named = [own._replace(algorithm=build_algorithm(own.plan, own.model, own.prepared)) for own in experiments]
-  return engine, named, beside
+  return engine, experiments, beside
 
 
 def _prepared_anew(built: Experiment) -> Experiment:

@@ -96,7 +96,7 @@ def _compiled_step(deployment: Deployment, sizes: np.ndarray, data: FederatedDat
     (state, cohort, its sizes, (uploads, infos, F or ()) stacked) -> (state, coefficients); and the shapes of
     one client's (upload, info, F or ()), each leaf [1, ...].
   """
-  size, asked = deployment.size, []
+  size, count, asked = deployment.size, len(sizes), []
 
   def step(
     made: Deployment, state: State, cohort: jax.Array, sizes: jax.Array, sent: PyTree
@@ -109,7 +109,8 @@ def _compiled_step(deployment: Deployment, sizes: np.ndarray, data: FederatedDat
 
     now, before = state.round, state.broadcast
     feedback = Feedback(cohort, sizes, now, losses, lambda: uploads, before, None, info.steps)
-    return server_step(made.algorithm, None, state, feedback, uploads)
+    sampling = made.algorithm.participation.sampled(count, size, keeps_state=True)  # the nodes have theirs
+    return server_step(made.algorithm, None, state, feedback, uploads, sampling=sampling)
 
   def shapes(clients: int, losses: bool) -> tuple[State, PyTree]:
     def first(made: Deployment, data: FederatedData) -> tuple[State, PyTree]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import is_one, is_zero
-from fedjax_het.parts import Draw, Participation, PyTree
+from fedjax_het.parts import Draw, Participation, PyTree, Sampling
 from fedjax_het.parts.needs import Needs
 from fedjax_het.settings import Default, Fraction, Neutral, Range
 
@@ -64,6 +64,7 @@ def among(
   needs: Needs = NO_NEEDS,
   init: InitFn = lambda key, sizes, cohort_size: (),
   rows: Callable[[int, int], int] | None = None,
+  sampling: Callable[[int, int], Sampling] | None = None,
 ) -> Participation:
   """Returns the part that draws S of the clients that are there; all of them if they are fewer.
 
@@ -78,6 +79,7 @@ def among(
     needs: see `Participation`.
     init: see `Participation`; the state stays as it is.
     rows: see `Participation`; None for S.
+    sampling: see `Participation`, before clients drop out; None where nothing is guaranteed.
   """
   dropout, least_work = arrival["dropout"], arrival["least_work"]
 
@@ -97,5 +99,14 @@ def among(
     inclusion, contacted = probability[ids] * (1.0 - dropout), present[ids]
     return Draw(ids, contacted & kept, jnp.float32(work), jnp.float32(inclusion), state, contacted, beyond)
 
-  part = Participation(draw, init, name, needs, cuts_work=not is_one(least_work), ahead=True)
+  def sampled(num_clients: int, cohort_size: int) -> Sampling:
+    of = sampling or (lambda num, size: Sampling(name, "any", num, size, float(size)))
+    drawn = of(num_clients, cohort_size)
+    # Who drops out is drawn apart from all data. Given that, the others are drawn as before, and those that
+    # drop out send nothing: the guarantee stays what it is.
+    return drawn._replace(expected=drawn.expected * (1.0 - dropout), all_arrive=False)
+
+  part = Participation(
+    draw, init, name, needs, cuts_work=not is_one(least_work), ahead=True, sampling=sampled
+  )
   return part if rows is None else part._replace(rows=rows)

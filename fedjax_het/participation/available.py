@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError, is_one, is_zero
-from fedjax_het.participation.among import Arrival, UpToOne, among, everybody_arrives
-from fedjax_het.parts import Needs, Participation
+from fedjax_het.participation.among import Arrival, UpToOne, among, everybody_arrives, expected
+from fedjax_het.parts import Needs, Participation, Sampling
 from fedjax_het.settings import Count, Share, checked, with_defaults
 
 
@@ -26,7 +26,11 @@ def uniform(**arrival: Unpack[Arrival]) -> Participation:
 
 def drawn_uniformly(arrival: Arrival) -> Participation:
   """Returns the part that draws S of K clients uniformly, also where all arrive."""
-  return among(lambda key, round, state, num: (jnp.ones(num, bool), jnp.ones(num)), "uniform", arrival)
+  there = lambda key, round, state, num: (jnp.ones(num, bool), jnp.ones(num))  # noqa: E731
+  return among(
+    there, "uniform", arrival,
+    sampling=lambda num, size: Sampling("uniform", "fixed", num, size, float(size)),
+  )  # fmt: skip
 
 
 @checked
@@ -51,9 +55,12 @@ def available(probability: UpToOne = 0.5, spread: Share = 0.0, **arrival: Unpack
     now = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, round), 3), (num,))
     return now < chances, chances
 
+  def sampling(num, size):
+    return Sampling("available", "any", num, size, expected(jnp.full(num, probability, jnp.float32), size))
+
   if is_zero(spread):
-    return among(there, "available", arrival)
-  return among(there, "available", arrival, init=chances_of)
+    return among(there, "available", arrival, sampling=sampling)
+  return among(there, "available", arrival, init=chances_of, sampling=sampling)
 
 
 @checked
@@ -81,4 +88,9 @@ def cyclic(blocks: Count = 2, period: Count = 1, **arrival: Unpack[Arrival]) -> 
     now = block == (round // period) % blocks
     return now, now.astype(jnp.float32)
 
-  return among(there, "cyclic", arrival, Needs(check_cohort=check_cohort))
+  def sampling(num, size):
+    blocks_of = [i * blocks // num for i in range(num)]
+    mean = sum(min(size, blocks_of.count(block)) for block in range(blocks)) / blocks
+    return Sampling("cyclic", "any", num, size, mean, separation=blocks if period == 1 else 1)
+
+  return among(there, "cyclic", arrival, Needs(check_cohort=check_cohort), sampling=sampling)

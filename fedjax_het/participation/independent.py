@@ -22,7 +22,7 @@ import numpy as np
 
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.participation.among import Arrival, among
-from fedjax_het.parts import Needs, Participation
+from fedjax_het.parts import Needs, Participation, Sampling
 from fedjax_het.settings import Count, Range, checked, with_defaults
 
 TAIL = 1e-9
@@ -106,8 +106,14 @@ def poisson(
       mean = float(probability) * data.num_clients
       yield f"cohort_size: poisson draws how many clients take part, {mean:.4g} on average."
 
+  def sampling(num: int, size: int) -> Sampling:
+    traced = isinstance(probability, jax.Array)  # in a program, which has its rows from elsewhere
+    q = size / num if probability is None else probability
+    most = 0 if traced else rows(num, size)
+    return Sampling("poisson", "poisson", num, size, num * q, probability=q, capacity=most)
+
   needs = Needs(remarks=remarks)
-  return among(there, "poisson", with_defaults(Arrival, arrival), needs, init, rows)
+  return among(there, "poisson", with_defaults(Arrival, arrival), needs, init, rows, sampling)
 
 
 @checked

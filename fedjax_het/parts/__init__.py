@@ -40,7 +40,7 @@ from fedjax_het.parts.message import Context, Feedback, Info, Message, Pooled, P
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import MembershipFn, Needs, PersonalizeFn, Records, Simplex, Studies
 from fedjax_het.parts.participation import Draw, Participation
-from fedjax_het.parts.privacy import Release
+from fedjax_het.parts.privacy import Mechanism, Release, Sampling, Strategy
 from fedjax_het.parts.server import Algorithm, Sent, ServerUpdate
 from fedjax_het.parts.system import Speeds, System
 from fedjax_het.parts.upload import Upload, Way, Wire
@@ -48,7 +48,7 @@ from fedjax_het.parts.upload import Upload, Way, Wire
 __all__ = [
   "Aggregation", "Algorithm", "Asynchronous", "Attack", "ClientInitFn", "ClientUpdate", "ClientUpdateFn",
   "Context", "DataNotRequested", "Draw", "Feedback", "FirstPassFn", "Info", "InitBroadcastFn",
-  "LocalTraining", "LossFn", "MembershipFn", "Message", "Mixing", "Needs", "Participation", "PersonalizeFn",
-  "Pooled", "PyTree", "Records", "Release", "Sent", "ServerUpdate", "Simplex", "Speeds", "Studies", "System",
-  "Upload", "Way", "Wire", "in_one_go",
+  "LocalTraining", "LossFn", "Mechanism", "MembershipFn", "Message", "Mixing", "Needs", "Participation",
+  "PersonalizeFn", "Pooled", "PyTree", "Records", "Release", "Sampling", "Sent", "ServerUpdate", "Simplex",
+  "Speeds", "Strategy", "Studies", "System", "Upload", "Way", "Wire", "in_one_go",
 ]  # fmt: skip

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-
 from fedjax_het.parts.message import Message, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs
+from fedjax_het.parts.privacy import Mechanism, Sampling
 
 
 class Aggregation(NamedTuple):
@@ -28,14 +27,21 @@ class Aggregation(NamedTuple):
       they received after local training, see `Needs.uploads_model`.
     is_mean: (mixing part) -> whether the aggregate is the weighted mean with it, as of a trimmed mean that
       trims nothing; `federated` then leaves the part out.
+    by_expected: whether `combine` divides by how many clients a round is expected to have, not by who came:
+      it then takes the run's `Sampling` as a seventh argument, `present` may be False for all, and its
+      aggregate moves the server in a round in which nobody arrives, too. `is_mean` then holds only where a
+      whole cohort arrives.
+    mechanism: how the aggregate is noised, for the privacy ledger; None for a part that promises no privacy.
+    check_sampling: (`Sampling`) -> None; refuses participations with which the part cannot keep its promise.
   """
 
   init: Callable[[Message], PyTree] = lambda broadcast: ()
-  combine: (
-    Callable[[jax.Array, PyTree, jax.Array, Message, Message, jax.Array], tuple[Message, PyTree]] | None
-  ) = None
+  combine: Callable[..., tuple[Message, PyTree]] | None = None
   name: str = "mean"
   needs: Needs = Needs()
   uses_mixing: bool = True
   of_updates: bool = False
   is_mean: Callable[[Mixing], bool] = lambda mixing: False
+  by_expected: bool = False
+  mechanism: Mechanism | None = None
+  check_sampling: Callable[[Sampling], None] | None = None

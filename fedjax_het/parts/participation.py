@@ -7,6 +7,7 @@ import jax
 
 from fedjax_het.parts.message import PyTree
 from fedjax_het.parts.needs import Needs
+from fedjax_het.parts.privacy import Sampling
 
 
 class Draw(NamedTuple):
@@ -47,6 +48,7 @@ class Participation(NamedTuple):
       the rounds are trained, as `device_rows` and `device_states` need; others are refused beside these.
     unbiased: whether the update of a client that arrives counts w_i / `Draw.probability`, w_i =
       `Mixing.population`, so that the expectation of the aggregate is that of all K clients.
+    sampling: (K, S) -> what is guaranteed of who takes part, see `Sampling`; None for what `sampled` says.
   """
 
   draw: Callable[[jax.Array, jax.Array, PyTree, int, int], Draw] | None = None
@@ -57,3 +59,18 @@ class Participation(NamedTuple):
   ahead: bool = False
   unbiased: bool = False
   rows: Callable[[int, int], int] = lambda num_clients, cohort_size: cohort_size
+  sampling: Callable[[int, int], Sampling] | None = None
+
+  def sampled(self, num_clients: int, cohort_size: int, keeps_state: bool = False) -> Sampling:
+    """Returns what is guaranteed of cohorts of S of K clients: of a part that does not say, nothing.
+
+    Clients that keep a state between rounds show by it when they took part, so that their chance of being
+    left out protects nobody: then nothing is guaranteed either, but the separation of rounds.
+    """
+    if self.sampling is not None:
+      found = self.sampling(num_clients, cohort_size)
+    else:
+      whole = self.draw is None
+      kind = "fixed" if whole else "any"
+      found = Sampling(self.name, kind, num_clients, cohort_size, float(cohort_size), all_arrive=whole)
+    return found._replace(kind="any") if keeps_state else found

@@ -14,6 +14,7 @@ from fedjax_het.parts.message import Feedback, Message, PyTree
 from fedjax_het.parts.mixing import Mixing
 from fedjax_het.parts.needs import Needs
 from fedjax_het.parts.participation import Participation
+from fedjax_het.parts.privacy import Mechanism, Sampling
 from fedjax_het.parts.system import System
 
 
@@ -43,6 +44,8 @@ class ServerUpdate(NamedTuple):
       never fed back into training. None for none.
     uses_aggregate: whether `update` reads the aggregate; `federated` refuses an aggregation part beside one
       that does not.
+    mechanism: how the part noises the mean of clients' uploads before it uses it, for the privacy ledger;
+      None for a part that does not.
   """
 
   init: Callable[[Message], PyTree]
@@ -55,6 +58,7 @@ class ServerUpdate(NamedTuple):
   send: Callable[[PyTree, Message, jax.Array], Message] | None = None
   figures: Callable[[PyTree, Feedback], Mapping[str, jax.Array]] | None = None
   uses_aggregate: bool = True
+  mechanism: Mechanism | None = None
 
   def received(self, sent: "Sent", i: jax.Array) -> Message:
     """Returns what client i receives."""
@@ -112,6 +116,15 @@ class Algorithm(NamedTuple):
   def clients_in_a_round(self, cohort_size: int) -> int:
     """Returns `cohort_size`, or the number of uploads that an asynchronous server waits for."""
     return self.asynchronous.buffer_size or cohort_size
+
+  def sampled(self, num_clients: int, cohort_size: int, keeps_state: bool = False) -> Sampling:
+    """Returns what is guaranteed of who takes part in a round, see `Participation.sampled`.
+
+    Where the time that clients take decides whose uploads a round has, no chance of being left out is known.
+    """
+    timed = self.asynchronous.overlaps or self.system.over_selects
+    size = self.clients_in_a_round(cohort_size)
+    return self.participation.sampled(num_clients, size, keeps_state or timed)
 
   def training_in_steps(self) -> LocalTraining:
     """Returns the client part's local training; raises `SettingError` if it has none, or no system is there.

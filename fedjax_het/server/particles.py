@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import SettingError, check_pixels, is_zero
-from fedjax_het.parts import ClientUpdate, Message, Mixing, Needs, ServerUpdate
+from fedjax_het.parts import ClientUpdate, Mechanism, Message, Mixing, Needs, Sampling, ServerUpdate
 from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, mean_gradient
 from fedjax_het.settings import Choice, Count, NonNegative, Positive, Whole, checked
 
@@ -248,7 +248,13 @@ def particles(
         state.step + 1, state.labels, latent
       )
 
-    return part._replace(init=init, update=update, adapt_to=None)
+    def multiplier(sampling: Sampling):
+      """Returns z, as 1/m is the weight of each of the m clients that arrive, m = S or unknown."""
+      least = sampling.cohort_size if sampling.all_arrive else 1
+      return signal_noise * least / (client.needs.upload_norm or 0.0)
+
+    mechanism = None if is_zero(signal_noise) else Mechanism(multiplier, amplified=False)
+    return part._replace(init=init, update=update, adapt_to=None, mechanism=mechanism)
 
   def lonely(*_):
     raise SettingError(

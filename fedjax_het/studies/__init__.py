@@ -11,6 +11,7 @@ from fedjax_het.studies.late import Late
 from fedjax_het.studies.mixture import Mixture
 from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
+from fedjax_het.studies.privacy import Privacy
 from fedjax_het.studies.prototypes import Prototypes
 from fedjax_het.studies.record_privacy import RecordPrivacy
 from fedjax_het.studies.reported import Arrivals, Attacked, ClientFigures, RoundFigures
@@ -41,6 +42,7 @@ STUDIES: tuple[type[Study], ...] = (
   RoundFigures,
   Arrivals,
   Attacked,
+  Privacy,
 )
 
 __all__ = ["STUDIES", "Curve", "Moment", "Options", "Study", "Watched", "series"]

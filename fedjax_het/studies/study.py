@@ -83,6 +83,7 @@ class Plan(Protocol):
     client: the client part.
     unseen_steps: after how many local steps clients that never train are judged.
     rounds: T.
+    cohort_size: S.
     eval_every: rounds between two evaluations; None for one after the last round.
     eval_clients: whom evaluations before the end are of; None for all clients.
     feature_shift: the section `feature_shift`; {} for none.
@@ -97,6 +98,8 @@ class Plan(Protocol):
   def unseen_steps(self) -> tuple[int, ...]: ...  # noqa: D102
   @property
   def rounds(self) -> int: ...  # noqa: D102
+  @property
+  def cohort_size(self) -> int: ...  # noqa: D102
   @property
   def eval_every(self) -> int | None: ...  # noqa: D102
   @property

@@ -45,7 +45,7 @@ def test_every_number_of_a_model_has_a_range():
 
 FREE = {  # section -> settings with a value that they take although it is bad for others
   "mixing": (("lam", -2.5), ("baseline", -2.5)), "uploads": (("norm", np.inf),), "attack": (("value", -2.5),),
-  "system": (("deadline", np.inf),),
+  "system": (("deadline", np.inf),), "aggregation": (("clip", np.inf),),
 }  # fmt: skip
 
 

@@ -102,6 +102,10 @@ def configurations() -> dict[str, ConfigDict]:
     "private": with_values(
       get_config("algorithm=fedavg"), SMALL | {"local": {"dp_clip": 1.0, "dp_sampling": "shuffle"}}
     ),
+    "private clients": with_values(
+      get_config("algorithm=fedavg"),
+      SMALL | {"mixing": {"name": "uniform"}, "aggregation": {"name": "gaussian", "noise_multiplier": 9.0}},
+    ),
     "drawn": with_values(
       get_config("algorithm=fedavg"), SMALL | {"participation": {"name": "poisson", "capacity": 2}}
     ),

@@ -59,6 +59,7 @@ OF_CONDITIONS = {
     **{name: dict(share=0.3) for name in CONDITIONS["attack"] if name not in ("sign_flip", "gaussian")},
   },
   "system": {"trace": dict(path=str(Path(__file__).with_name("speeds.csv")))},
+  "aggregation": {"gaussian": dict(clip=3.0, noise_multiplier=0.02, quantile=0.8)},
   "uploads": {"gaussian": dict(std=0.1), "top_k": dict(share=0.3), "random_k": dict(share=0.3)},
   "asynchronous": {"fedbuff": dict(buffer_size=3, concurrency=8), "fedasync": dict(concurrency=4)},
 }
@@ -73,7 +74,8 @@ BY_HAND = {
   "fedadmm", "fedem", "fedexp", "avgm", "participation: cyclic", "participation: trace", "uploads: clip",
   "uploads: gaussian", "uploads: random_k", "uploads: sign", "attack: sign_flip", "attack: gaussian",
   "attack: ipm", "attack: mimic", "attack: backdoor", "aggregation: median", "aggregation: trimmed_mean",
-  "aggregation: geometric_median", "participation: available", "participation: importance",
+  "aggregation: geometric_median", "aggregation: gaussian", "participation: available",
+  "participation: importance",
   "uploads: quantize", "uploads: top_k", "attack: label_flip", "attack: alie",
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
   "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl", "fedprox", "lg_fedavg", "superfed_lm",
@@ -111,7 +113,8 @@ def conditions() -> list[tuple[str, str]]:
 
 def beside(condition: tuple[str, str]) -> tuple[str, str, str]:
   """The method that a condition is tested with."""
-  return BESIDE.get(condition, "scaffold"), "static", "sgd"
+  mixing = "uniform" if condition == ("aggregation", "gaussian") else "static"
+  return BESIDE.get(condition, "scaffold"), mixing, "sgd"
 
 
 def under(condition: tuple[str, str]) -> dict:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from small_parts import SIZES, one_client, round_draws
 
-from fedjax_het.engine.cohort import ATTACK, FIRST_PASS, PARTICIPATION, key_of, round_keys
+from fedjax_het.engine.cohort import AGGREGATION, ATTACK, FIRST_PASS, PARTICIPATION, key_of, round_keys
 from fedjax_het.engine.dishonest import dishonest
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Context, Feedback
@@ -75,7 +75,7 @@ def plain_rounds(run, rounds: int):
 
   @jax.jit
   def serve(keys, round, parts, ids, uploads, losses, steps, weights):
-    (mixing_state, server_state, broadcast, kept), (attack_key, server_key) = parts, keys
+    (mixing_state, server_state, broadcast, kept), (attack_key, own_key, server_key) = parts, keys
     if attack.forge:
       assert client.needs.uploads_model
       updates = jax.tree.map(jnp.subtract, uploads, broadcast)
@@ -93,7 +93,8 @@ def plain_rounds(run, rounds: int):
     aggregate = aggregate._replace(pooled=pooled(uploads.pooled, broadcast.pooled))
     aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
     if combined.combine:
-      aggregate, kept = combined.combine(server_key, kept, p, uploads, broadcast, jnp.ones(len(p), bool))
+      more = [run.algorithm.participation.sampled(len(SIZES), run.cohort)] * combined.by_expected
+      aggregate, kept = combined.combine(own_key, kept, p, uploads, broadcast, jnp.ones(len(p), bool), *more)
     if mixing.scale or weights is not None:
       base, weights = broadcast.params, p * mixing.scale(feedback) if weights is None else weights
       total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
@@ -138,7 +139,7 @@ def plain_rounds(run, rounds: int):
     parts = state.mixing, state.server, state.broadcast, state.aggregation
     ids, of_attack = jnp.array([cohort[slot] for slot in order]), key_of(ATTACK, key, round)
     parts = serve(
-      (of_attack, server_key),
+      (of_attack, key_of(AGGREGATION, key, round), server_key),
       round,
       parts,
       ids,

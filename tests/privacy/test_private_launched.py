@@ -1,0 +1,131 @@
+"""Private runs from the command line: ε on every line, on resume, and of each member of a sweep; an audit."""
+
+import json
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from changed_configs import with_values
+from scipy.stats import beta
+from small_parts import federation, linear
+
+import fedjax_het as fh
+from fedjax_het.aggregation import gaussian
+from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
+from fedjax_het.experiment.build import build, notes_of
+from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.program.where import Where
+
+ONE = Where(devices=1)
+BASE = {
+  "rounds": 4, "eval_every": 2, "cohort_size": 5, "model": {"name": "two_nn", "hidden": 8},
+  "mixing": {"name": "uniform"},
+}  # fmt: skip
+
+
+def config(**aggregation):
+  own = {"aggregation": {"name": "gaussian", **aggregation}}
+  return with_values(get_config("algorithm=fedavg"), BASE | own)
+
+
+def lines(folder):
+  return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def of_uniform(z, rounds):
+  return fh.privacy.epsilon(z, rounds=rounds, num_clients=20, cohort_size=5)
+
+
+def test_a_run_says_before_it_trains_what_it_will_guarantee():
+  """`--dry_run` shows the same notes; a run without privacy has none."""
+  said = list(notes_of(build(plan(config(epsilon=20.0, delta=0.05)))))
+  (told,) = [text for text in said if text.startswith("privacy of uploads")]
+  epsilon = float(re.search(r"ε = ([\d.]+) at δ = 0.05 after 4 rounds \(RDP, replace-one\)", told)[1])
+  assert 19.8 < epsilon <= 20.0
+  assert any("not covered" in text and "is for simulation" in text for text in said)
+  plain = with_values(get_config("algorithm=fedavg"), BASE)
+  assert not [text for text in notes_of(build(plan(plain))) if "privacy" in text]
+
+
+@pytest.mark.slow
+def test_every_line_has_epsilon_and_a_continued_run_the_same(tmp_path, capsys):
+  whole, halves = tmp_path / "whole", tmp_path / "halves"
+  summary = run_experiment(config(noise_multiplier=3.0), str(whole), ONE)
+  assert re.search(r"epsilon [\d.]+", capsys.readouterr().out)
+  found = [line["privacy"] for line in lines(whole)]
+  assert [own["epsilon"] for own in found] == pytest.approx([of_uniform(3.0, t) for t in (2, 4)])
+  assert {own["delta"] for own in found} == {20**-1.1}
+  assert summary["privacy"] == {
+    "of": "uploads", "epsilon": found[-1]["epsilon"], "delta": 20**-1.1, "accountant": "RDP",
+    "neighbours": "replace-one", "noise_multiplier": 3.0,
+  }  # fmt: skip
+  run_experiment(config(noise_multiplier=3.0).copy_and_resolve_references(), str(halves), ONE)
+  longer = with_values(config(noise_multiplier=3.0), {"rounds": 6})
+  more = run_experiment(longer, str(halves), ONE)
+  assert more["privacy"]["epsilon"] == pytest.approx(of_uniform(3.0, 6))
+  assert [line["privacy"] for line in lines(halves)][:2] == found
+
+
+@pytest.mark.slow
+def test_members_of_a_sweep_have_their_own(tmp_path):
+  """A target may be swept, seeds beside it, as one program; a member is the run with its settings."""
+  rows = run_sweep(config(), {"aggregation.epsilon": [5.0, 20.0], "seed": [0, 1]}, str(tmp_path / "t"), ONE)
+  found = [row["privacy"] for row in rows]
+  for own, target in zip(found, (5.0, 20.0, 5.0, 20.0)):
+    assert 0.99 * target < own["epsilon"] <= target
+  assert found[0] == found[2] and found[0]["noise_multiplier"] > found[1]["noise_multiplier"]
+  alone = run_experiment(with_values(config(epsilon=20.0), {"seed": 1}), str(tmp_path / "alone"), ONE)
+  assert rows[3]["metrics"] == alone["metrics"] and rows[3]["privacy"] == alone["privacy"]
+
+
+def canaries(length, seeds, **settings):
+  """(the first parameter after three rounds of each seed, ε): client 0 sends `length`, the others nothing."""
+  model, first = linear(), jax.random.key(0)
+  task = fh.tasks.classification()
+
+  def update(key, broadcast, state, data, context):
+    step = jnp.where(context.client == 0, length, 0.0) * jnp.array([1.0, 0.0, 0.0])
+    return fh.Message(broadcast.params + step), state, fh.Info(jnp.float32(0), jnp.int32(1))
+
+  client = fh.ClientUpdate(
+    lambda key: fh.Message(jnp.zeros(3)), lambda *_: (), update, lambda *_: jnp.float32(0),
+    lambda broadcast, *_: model.init(first), model.logits, task=task, name="canary",
+  )  # fmt: skip
+  made = fh.federated(
+    client, fh.mixing.uniform(), participation=fh.participation.poisson(),  # each with 2 of 4
+    aggregation=gaussian(clip=1.0, **settings),
+  )  # fmt: skip
+  data = federation((1,) * 4)
+  result = fh.sweep(lambda: made, seeds=range(seeds), data=data, rounds=3, cohort_size=2, devices=1)
+  ledger = fh.privacy.Ledger.of(made, data, 2)
+  assert ledger is not None
+  return np.asarray(result.state.broadcast.params)[:, 0], ledger.epsilon(3)
+
+
+@pytest.mark.slow
+def test_an_auditor_measures_less_than_the_ledger():
+  """Runs with a canary client and without it, told apart by the best threshold of one half of the seeds.
+
+  The canary's update is longer than the clip, and the other clients send nothing, so that the auditor knows
+  all but the noise and the canary's rounds. ε is at least log((TPR - δ) / FPR), here of the other half of the
+  seeds and with bounds of the rates that hold with a probability of 0.998 (Clopper and Pearson, 1934).
+  """
+  delta, seeds = 1e-2, 1500
+  there, epsilon = canaries(9.0, seeds, noise_multiplier=0.7, delta=delta)
+  away, _ = canaries(0.0, seeds, noise_multiplier=0.7, delta=delta)
+  half = seeds // 2
+
+  def at_least(hits: int, alarms: int) -> float:
+    low, high = beta.ppf(1e-3, hits, half - hits + 1), beta.ppf(1 - 1e-3, alarms + 1, half - alarms)
+    return math.log(max(low - delta, 1e-9) / high)
+
+  def told_apart(part: slice, limit: float) -> float:
+    return at_least(*(int((own[part] > limit).sum()) for own in (there, away)))
+
+  limit = max(np.quantile(there[:half], np.linspace(0.3, 0.98, 40)), key=lambda c: told_apart(slice(half), c))
+  assert 0.5 < told_apart(slice(half, None), limit) < epsilon
