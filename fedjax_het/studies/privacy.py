@@ -45,7 +45,8 @@ class Privacy(Study):
   @classmethod
   def rows(cls, summary: Mapping[str, Any]):
     """Returns a sentence with ε."""
-    return Text(in_words(summary["privacy"])) if summary.get("privacy") else None
+    found = summary.get("privacy") or {}
+    return Text(in_words(found)) if "of" in found else None  # that of records has a line of its own
 
   def curves(self, lines):
     """Returns ε over the evaluations."""

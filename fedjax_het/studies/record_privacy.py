@@ -11,6 +11,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.privacy import records as ledger
+from fedjax_het.privacy.ledger import Ledger
 from fedjax_het.settings import Range, checked
 from fedjax_het.studies.study import Moment, Options, Study, Watched
 
@@ -88,8 +89,9 @@ class RecordPrivacy(Study):
 
   @property
   def field(self) -> str:
-    """The field's name, which says so where the aggregate is noised, too, and has a ledger of its own."""
-    return "privacy" if getattr(self.run.algorithm.aggregation, "mechanism", None) is None else FIELD_BESIDE
+    """The field's name, which says so where the run has a ledger of clients, too."""
+    of_clients = Ledger.of(self.run.algorithm, self.run.data, self.run.config.cohort_size)
+    return "privacy" if of_clients is None else FIELD_BESIDE
 
   def _spread(self) -> ledger.Spread:
     records = self.run.algorithm.client.studies.records
