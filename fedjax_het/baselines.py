@@ -17,9 +17,12 @@ from fedjax_het.clients.fedcm import fedcm, mofedsam
 from fedjax_het.clients.fedcp import fedcp
 from fedjax_het.clients.feddbe import feddbe
 from fedjax_het.clients.feddc import feddc
+from fedjax_het.clients.feddf import feddf
 from fedjax_het.clients.feddyn import feddyn, fedspeed
 from fedjax_het.clients.fedem import fedem
 from fedjax_het.clients.fedfomo import fedfomo
+from fedjax_het.clients.fedgen import fedgen
+from fedjax_het.clients.fedkd import fedkd
 from fedjax_het.clients.fedpac import fedpac
 from fedjax_het.clients.fedphp import fedphp
 from fedjax_het.clients.fedproto import fedproto
@@ -35,7 +38,7 @@ from fedjax_het.clients.mime import mime, mimelite
 from fedjax_het.clients.moon import moon
 from fedjax_het.clients.per_fedavg import per_fedavg
 from fedjax_het.clients.pfedhn import pfedhn
-from fedjax_het.entries import SIZES, Method
+from fedjax_het.entries import PUBLIC, SIZES, Method
 
 BASELINES = (
   Method("feddyn", feddyn, "FedAvg with a penalty that makes the clients' optima meet",
@@ -108,6 +111,12 @@ BASELINES = (
          "Shamsian et al., ICML 2021", "the network and a client's vector", prepares=SIZES),
   Method("fml", fml, "a private and a shared model that teach each other", "Shen et al., 2020",
          "a client's private model"),
+  Method("fedkd", fedkd, "a private mentor and a shared mentee, whose update is sent at a low rank",
+         "Wu et al., Nature Communications 2022", "a client's mentor and a map of features"),
+  Method("feddf", feddf, "the average learns what all models say together of public examples",
+         "Lin et al., NeurIPS 2020", prepares=PUBLIC),
+  Method("fedgen", fedgen, "a generator of features learns from all heads, and teaches clients",
+         "Zhu, Hong, Zhou, ICML 2021", "the generator"),
   Method("fd", fd, "classes' mean logits are shared, models are not", "Jeong et al., 2018",
          "a client's own model"),
 )  # fmt: skip

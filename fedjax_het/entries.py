@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,18 +20,20 @@ class Preparation(NamedTuple):
 
   Attributes:
     argument: the argument's name; parts of one algorithm that have the same receive the same value.
-    make: (label counts int [K, C], seed=, **settings) -> the argument. The settings have defaults, and belong
-      to the method in a configuration. Without `classes` all examples count as of one class, C = 1.
+    make: (what `source` says, seed=, **settings) -> the argument. The settings have defaults, and belong to
+      the method in a configuration.
     placeholder: (K, or None if it is not known yet; **settings) -> an argument with which the part can be
       made and its properties read before data are read; it checks the settings.
-    classes: whether it goes by the labels, which then have to be classes.
+    source: what the argument is made of: "classes", each client's examples of each class, int [K, C], for
+      labels that are classes; "sizes", its examples as if of one class, int [K, 1]; or "public", the
+      examples without labels of the section `public`, as the model reads them, [M, ...].
     release: (**settings) -> what the argument tells of the clients' data, see `Release`.
   """
 
   argument: str
   make: Callable[..., Any]
   placeholder: Callable[..., Any]
-  classes: bool = True
+  source: Literal["classes", "sizes", "public"] = "classes"
   release: Callable[..., Release] = lambda **settings: Release("label counts")
 
 
@@ -58,7 +60,16 @@ def client_sizes(counts: ArrayLike, seed: int = 0) -> np.ndarray:
 LABEL_COUNTS = Preparation("counts", label_counts, counts_of_nobody)  # for a part that takes them as `counts`
 # For a part that takes the clients' numbers of training examples as `sizes`, and so knows how many there are.
 SIZES = Preparation(
-  "sizes", client_sizes, sizes_of_nobody, classes=False, release=lambda: Release("numbers of examples")
+  "sizes", client_sizes, sizes_of_nobody, source="sizes", release=lambda: Release("numbers of examples")
+)
+# For a part that takes public examples as `public`; the placeholder is of the small model's, see
+# `methods.small_model`. Where they are noise, it has the range of the clients' examples.
+PUBLIC = Preparation(
+  "public",
+  lambda examples, seed=0: examples,
+  lambda num_clients: np.zeros((1, 2, 2, 1), np.float32),
+  "public",
+  lambda: Release("the range of the examples"),
 )
 
 
@@ -141,7 +152,7 @@ class Method(NamedTuple):
   def from_data(self) -> dict[str, Setting]:
     """The settings, by name, that `prepare` uses instead of the factory."""
     known = settings_of(self.prepares.make) if self.prepares else {}
-    return {name: own for name, own in known.items() if name not in ("counts", "seed")}
+    return {name: own for name, own in known.items() if name not in ("counts", "examples", "seed")}
 
   @property
   def models(self) -> Mapping[str, Callable[..., Any]]:
@@ -166,26 +177,25 @@ class Method(NamedTuple):
     return part._replace(needs=part.needs._replace(releases=(*others, release)))
 
   def prepare(
-    self, settings: Mapping[str, Any], counts: ArrayLike | None = None, *, seed: int = 0,
-    num_clients: int | None = None,
+    self, settings: Mapping[str, Any], given: Any = None, *, seed: int = 0, num_clients: int | None = None,
   ) -> dict[str, Any]:  # fmt: skip
     """Returns arguments for `make` that are computed from the clients' data; {} for most methods.
 
     Args:
       settings: the method's settings; those that are not in `from_data` are ignored.
-      counts: examples of each class that each client trains on, int [K, C]; None before data are read, for a
-        placeholder that suffices to read the part's properties.
+      given: what `Preparation.source` says; None before data are read, for a placeholder that suffices to
+        read the part's properties.
       seed: seed of the random draws.
       num_clients: K for a placeholder, if it is known.
 
     Raises:
-      SettingError: a setting is out of range, or does not fit the counts.
+      SettingError: a setting is out of range, or does not fit what is given.
     """
     if self.prepares is None:
       return {}
     of = self.prepares
     own = {name: value for name, value in settings.items() if name in self.from_data}
-    made = of.placeholder(num_clients, **own) if counts is None else of.make(counts, seed=seed, **own)
+    made = of.placeholder(num_clients, **own) if given is None else of.make(given, seed=seed, **own)
     return {of.argument: made}
 
 

@@ -16,6 +16,7 @@ from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import chosen, each_of
 from fedjax_het.data.clients import label_counts
 from fedjax_het.data.container import FederatedData
+from fedjax_het.data.public import public_examples
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
 from fedjax_het.methods import TABLES, Method, or_brought
@@ -40,16 +41,33 @@ def prepared_of(plan: Plan, data: FederatedData, task: Task) -> dict[str, Any]:
   for section, method, given in _chosen(plan):
     if method.prepares is None:
       continue
-    if method.prepares.classes and not task.classes:
+    kind = method.prepares.source
+    if kind == "classes" and not task.classes:
       raise SettingError(
         f"{section}.name", method.name, "goes by the clients' counts of classes, and the labels of "
         f"{task.name} are none", "Use another method, or data whose labels are classes.",
       )  # fmt: skip
     seed = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(plan.seed), 5)))[-1]
     with as_written(plan.parts, section, "local"):
-      counts = label_counts(data) if method.prepares.classes else np.asarray(data.train.size)[:, None]
-      prepared |= method.prepare(given, counts, seed=int(seed))
+      made_of = {
+        "classes": lambda: label_counts(data),
+        "sizes": lambda: np.asarray(data.train.size)[:, None],
+        "public": lambda: public_of(plan, data),
+      }[kind]
+      prepared |= method.prepare(given, made_of(), seed=int(seed))
   return prepared
+
+
+def public_of(plan: Plan, data: FederatedData) -> Any:
+  """Returns the public examples of a plan, see `public_examples`."""
+  key = jax.random.fold_in(jax.random.key(plan.seed), 6)
+  return public_examples(key, data, data_dir=plan.data_dir, **plan.public)
+
+
+def reads_public(plan: Plan) -> str:
+  """Returns the name of a chosen method that public examples are made for; "" if there is none."""
+  found = (own.name for _, own, _ in _chosen(plan) if own.prepares and own.prepares.source == "public")
+  return next(found, "")
 
 
 def placeholders_of(plan: Plan) -> dict[str, Any]:

@@ -92,6 +92,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_label_noise(config.get("label_noise", {}))
   check_unseen_fields(config.get("unseen", {}))
   check_lora(config)
+  with as_written(config, "public"):
+    if (public := config.get("public", {}).get("dataset")) is not None:
+      check_dataset(public)
   check_stopping(
     config.get("stopping", {}), config["valid_fraction"], config["eval_every"], config.get("eval_clients")
   )

@@ -16,8 +16,8 @@ from fedjax_het.studies import STUDIES, Study
 
 AS_GIVEN = (
   "dataset", "data_dir", "dataset_options", "num_clients", "test_fraction", "valid_fraction", "stratify",
-  "task", "label_noise", "feature_shift", "lora", "finetune", "rounds", "cohort_size", "seed", "eval_every",
-  "late_evaluations", "eval_clients", "stopping", "tracking",
+  "task", "label_noise", "feature_shift", "public", "lora", "finetune", "rounds", "cohort_size", "seed",
+  "eval_every", "late_evaluations", "eval_clients", "stopping", "tracking",
 )  # fmt: skip
 PARTS = ("local", *METHODS, *CONDITIONS)  # sections that choose parts and set them
 

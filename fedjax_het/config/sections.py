@@ -19,6 +19,7 @@ from fedjax_het.data.feature_shift import SHIFTS
 from fedjax_het.data.federate import federate
 from fedjax_het.data.label_noise import LABEL_NOISES
 from fedjax_het.data.partition import PARTITIONERS, partition
+from fedjax_het.data.public import public_examples
 from fedjax_het.data.sources import FOLDERS, OF_PATH, OWN, kind_of, load, load_digits
 from fedjax_het.engine.run import run
 from fedjax_het.engine.stopping import Stopping
@@ -114,6 +115,9 @@ _OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "mod
 _OF_FINETUNE = {
   name: replace(own, default=None) for name, own in settings_of(cast(Any, LocalSettings)).items()
 } | {name: own for name, own in settings_of(finetuned).items() if name in ("layers", "epochs")}
+_OF_PUBLIC = {
+  name: own for name, own in settings_of(public_examples).items() if name in ("dataset", "examples")
+}
 _OF_STOPPING = {name: own for name, own in settings_of(Stopping.__init__).items() if name != "self"}
 _OF_CLASSIFIER = {
   name: Setting(name, default="" if name in ("weights", "frozen") else None, about=about)
@@ -168,6 +172,7 @@ CORE = (
   _choice("task", lambda: TASKS, always=True),
   _choice("label_noise", lambda: LABEL_NOISES, given={"num_classes": "the data set"}),
   _choice("feature_shift", lambda: SHIFTS),
+  Section("public", "section", more=_settings(**_OF_PUBLIC)),
   Section("unseen", "section", more=_settings(fraction=settings_of(split_clients)["fraction"],
                                               steps=settings_of(after_steps)["steps"])),
   Section("finetune", "section", more=_settings(**_OF_FINETUNE)),

@@ -35,6 +35,7 @@ class Plan:
     task: the section `task`; {} is the data set's task.
     label_noise: the section `label_noise`, its name included; {} for none.
     feature_shift: the section `feature_shift`, its name included; {} for none.
+    public: the section `public`: what the public examples of a server are; {} for its defaults.
     unseen_fraction: fraction of clients that never train; None for none.
     unseen_steps: numbers of local steps after which unseen clients are evaluated.
     model: the model, with its given options.
@@ -68,6 +69,7 @@ class Plan:
   task: Mapping[str, Any]
   label_noise: Mapping[str, Any]
   feature_shift: Mapping[str, Any]
+  public: Mapping[str, Any]
   lora: Mapping[str, Any]
   finetune: Mapping[str, Any]
   unseen_fraction: float | None

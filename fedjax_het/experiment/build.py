@@ -13,7 +13,13 @@ import numpy as np
 
 from fedjax_het import data as datasets
 from fedjax_het import models
-from fedjax_het.config.algorithm import algorithm_maker, as_written, build_algorithm, prepared_of
+from fedjax_het.config.algorithm import (
+  algorithm_maker,
+  as_written,
+  build_algorithm,
+  prepared_of,
+  reads_public,
+)
 from fedjax_het.config.data import build_task, noise_report, noisy_labels, set_apart, shifted
 from fedjax_het.config.shares import rounded_to_nothing
 from fedjax_het.config.typed import Plan
@@ -116,6 +122,10 @@ def without_effect(plan: Plan, data: FederatedData) -> Iterator[str]:
   over = plan.parts["system"].get("over_selection", 1.0)
   if over > 1 and plan.cohort_size >= data.num_clients:
     yield f"system.over_selection = {over}: has no effect, as all {data.num_clients} clients are asked."
+  if (reader := reads_public(plan)) and plan.public.get("dataset") is None:
+    yield f"public.dataset is not set: {reader} learns on seeded noise in the range of the clients' examples."
+  elif plan.public and not reader:
+    yield "public: no effect, as no method that is chosen reads public examples."
   for field, part in (("test_fraction", data.test), ("valid_fraction", data.valid)):
     if getattr(plan, field) and not np.asarray(part.size).any():
       yield f"{field} = {getattr(plan, field)}: rounds down to no row of any client."

@@ -4,6 +4,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.experiment.build import Experiment
@@ -20,6 +22,7 @@ class Counted:
   def __init__(self, experiment: Experiment):
     """See the class."""
     self._experiment, self._steps, self._visits, self._simulated = experiment, 0, 0, 0.0
+    self._sent: int | None = None  # bytes to the server, where clients report them, see `Info.sent`
     own = experiment
     there = own.algorithm.system.there
     self._clock = Clock(own.algorithm, own.data, own.plan.cohort_size, own.key) if there else None
@@ -28,13 +31,16 @@ class Counted:
     """Adds a chunk of rounds, with leaves [rounds, S]."""
     self._steps += int(infos.clients.steps.sum())
     self._visits += visits(infos)
+    if not isinstance(infos.clients.sent, tuple):
+      self._sent = (self._sent or 0) + int(infos.clients.sent.sum(dtype=np.int64))
     if self._clock:
       for seconds in self._clock.rounds(infos).tolist():
         self._simulated += seconds
 
   def checkpoint_state(self) -> dict[str, Any]:
     """Returns what a checkpoint keeps for `resume`."""
-    return {"client_steps": self._steps, "visits": self._visits, **self._seconds}
+    sent = {} if self._sent is None else {"sent": self._sent}
+    return {"client_steps": self._steps, "visits": self._visits, **sent, **self._seconds}
 
   def resume(self, rounds_done: int, books: Mapping[str, Any]) -> None:
     """Restores what a checkpoint has kept.
@@ -45,6 +51,7 @@ class Counted:
     self._steps = books["client_steps"]
     # Checkpoints of earlier versions have no visits: all of a cohort were there.
     self._visits = books.get("visits", rounds_done * self._experiment.plan.cohort_size)
+    self._sent = books.get("sent")
     if self._clock:
       self._simulated = books["simulated_seconds"]
 
@@ -56,7 +63,8 @@ class Counted:
   @property
   def bytes(self) -> dict[str, int]:
     """Bytes that were sent so far, to the server (up) and to the clients (down)."""
-    return {way: self._visits * each for way, each in self._each.items()}
+    found = {way: self._visits * each for way, each in self._each.items()}
+    return found if self._sent is None else {**found, "up": self._sent}
 
   @property
   def simulated(self) -> float | None:

@@ -10,7 +10,8 @@ from fedjax_het.parts import Algorithm
 def traffic(algorithm: Algorithm, data: FederatedData, cohort_size: int, rounds: int = 1) -> dict[str, int]:
   """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds.
 
-  An upload counts as its transforms send it, values, indices and scales, rounded up to a whole byte.
+  An upload counts as its transforms send it, values, indices and scales, rounded up to a whole byte. An
+  upload whose size depends on the training, see `Info.sent`, counts as if nothing of it were left out.
 
   Args:
     algorithm: the parts, made of concrete numbers.

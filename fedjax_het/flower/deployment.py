@@ -137,7 +137,7 @@ def configured(run: Mapping[str, Any]) -> Deployment:
       raise SettingError(section, found, "is not deployed", f"Leave the section {section} out.")
   for place, method, _ in chosen(planned.parts):
     if method.prepares is not None:
-      problem = "is made of counts of all clients' data, which no server has"
+      problem = "is made of the clients' data, which no server has"
       raise SettingError(f"{place}.name", method.name, problem, "Use another, see --list.")
   experiment = build(planned)
   if idle := [

@@ -1,6 +1,7 @@
 """Studies observe a launched run and report on it; one module per study, with the interface in `study.py`."""
 
 from fedjax_het.studies.best import Best
+from fedjax_het.studies.ccvr import Calibration
 from fedjax_het.studies.client_metrics import ClientMetrics
 from fedjax_het.studies.clusters import Clusters
 from fedjax_het.studies.feature_shift import FeatureShift
@@ -38,6 +39,7 @@ STUDIES: tuple[type[Study], ...] = (
   Synthetic,
   Unseen,
   Landscape,
+  Calibration,
   ClientFigures,
   RoundFigures,
   Arrivals,

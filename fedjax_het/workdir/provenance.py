@@ -129,7 +129,7 @@ def check_start(run: Workdir, digests: Mapping[str, str], now: Mapping[str, Mapp
   for name, what, remedy in (
     ("data_digest", "other data", "Give it the same files"),
     ("clients_digest", "the same data, divided otherwise", "Use the code that began it"),
-    ("prepared_digest", "other things made of the same label counts", "Use the code that began it"),
+    ("prepared_digest", "other things made of the same data", "Use the code that began it"),
   ):
     first = next((start for start in starts if start["data"].get(name) is not None), None)
     if first is not None and (began := first["data"][name]) != digests.get(name):

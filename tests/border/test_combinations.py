@@ -38,7 +38,7 @@ def choose(which, parts, call, states):
 
 FEATURES = (  # of a model that names its last layer
   "moon", "fedrod", "fedproto", "fedntd", "feddbe", "fedphp", "gpfl", "fedcp", "knn_per",
-  "fedpac", "fedas", "fml", "fd",
+  "fedpac", "fedas", "fml", "fedkd", "fedgen", "fd",
 )  # fmt: skip
 
 

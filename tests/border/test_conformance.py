@@ -95,6 +95,8 @@ OWN_LOSS = (
   "gpfl",
   "fedcp",
   "fml",
+  "fedkd",
+  "fedgen",
   "fd",
 )  # more, or another one, than cross entropy
 GENERATIVE = [name for name, method in CLIENTS.items() if method.models is GENERATORS]

@@ -6,20 +6,29 @@ import json
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+from cases import algorithm as algorithm_of
+from cases import cases
 from changed_configs import with_values
 from ml_collections import ConfigDict
+from small_parts import SIZES, federation, mlp
 
 from fedjax_het.config.quickstart import get_config
+from fedjax_het.engine.border import first_context
+from fedjax_het.engine.shown import shown_validation
+from fedjax_het.engine.state import init_client
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.metrics.catalogue import METRICS
+from fedjax_het.parts import Feedback
 from fedjax_het.program.where import Where
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("reading.md", "workdir.md"))
-JUDGED = "metrics", "valid", "weighted", "left_out", "unseen", "late", "attackers"
+JUDGED = "metrics", "valid", "weighted", "left_out", "unseen", "late", "attackers", "ccvr"
 FIGURES = "mean", "std", "worst10", "best10", "gini", "gap"
 SMALL = {"rounds": 2, "eval_every": 1, "cohort_size": 3, "model": {"name": "two_nn", "hidden": 8}}
 
@@ -107,9 +116,41 @@ def configurations() -> dict[str, ConfigDict]:
       SMALL | {"mixing": {"name": "uniform"}, "aggregation": {"name": "gaussian", "noise_multiplier": 9.0}},
     ),
     "drawn": with_values(
-      get_config("algorithm=fedavg"), SMALL | {"participation": {"name": "poisson", "capacity": 2}}
+      get_config("algorithm=fedavg"),
+      SMALL | {"participation": {"name": "poisson", "capacity": 2}, "ccvr": {"per_class": 5, "steps": 2}},
     ),
   }
+
+
+def reported(names: tuple[str, str, str]) -> set[str]:
+  """Fields of metrics.jsonl that the parts of an algorithm report, from shapes alone."""
+  algorithm, data, size = algorithm_of(names, mlp(), batch_size=6), federation(SIZES), len(SIZES)
+  client, mixing, server, *_ = algorithm
+
+  def figures(key):
+    broadcast, context = client.init_broadcast(key), first_context(data, size)
+    own = data.clients(jnp.int32(0))
+    state = init_client(client, key, broadcast, own, context)
+    steps = client.training
+    if steps is None:
+      upload, _, info = shown_validation(client, data).update(key, broadcast, state, own, context)
+    else:
+      upload, _, info = steps.finish(broadcast, state, own, context, steps.start(broadcast, state, context))
+    uploads = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), upload)
+    cohort = jnp.arange(size, dtype=jnp.int32)
+    feedback = Feedback(cohort, data.train.size, 0, lambda: jnp.ones(size), lambda: uploads, broadcast)
+    of_server = server.figures(server.init(broadcast), feedback) if server.figures else {}
+    return dict(info.figures), {**(mixing.figures(feedback) if mixing.figures else {}), **of_server}
+
+  clients, cohort = jax.eval_shape(figures, jax.random.key(0))
+  return {f"clients.{name}" for name in clients} | {f"cohort.{name}" for name in cohort}
+
+
+@pytest.mark.slow
+def test_the_figures_of_every_method_are_explained():
+  found, names = set().union(*map(reported, cases().values())), explained("metrics.jsonl")
+  assert len(found) >= 15
+  assert not {own for own in found if not any(fnmatch.fnmatchcase(own, each) for each in names)}
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +166,7 @@ def found(tmp_path_factory) -> dict[str, set[str]]:
     if "checkpoints" not in path.parts:
       lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
       files.setdefault(path.name, set()).update(*(patterns(json.loads(line)) for line in lines))
+  files["metrics.jsonl"] |= set().union(*map(reported, cases().values()))
   return files
 
 

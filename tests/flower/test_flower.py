@@ -151,7 +151,7 @@ def test_configurations_are_deployed_or_refused():
   ):
     with pytest.raises(SettingError, match=wrong):
       configured({**cell, "flags": flags})
-  with pytest.raises(SettingError, match=r"algorithm.name = 'sosicfl': is made of counts of all"):
+  with pytest.raises(SettingError, match=r"algorithm.name = 'sosicfl': is made of the clients' data"):
     configured({"config": "configs/quickstart.py:algorithm=sosicfl"})
 
 

@@ -13,7 +13,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import build
 from fedjax_het.experiment.dry_run import dry_run
-from fedjax_het.experiment.record import traffic
+from fedjax_het.experiment.traffic import traffic
 from fedjax_het.methods import CLIENTS
 from fedjax_het.models import GENERATORS, frozen, lora, merged
 from fedjax_het.parts import Context

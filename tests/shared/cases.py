@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
 from fedjax_het.config.values import numbers, with_values
 from fedjax_het.federated import federated
-from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, compositions, or_brought
+from fedjax_het.methods import CLIENTS, METHODS, MIXINGS, SERVERS, Method, compositions, or_brought
 from fedjax_het.models import GENERATORS, Model
 from fedjax_het.models.zoo.generative import cgan_mlp, cvae_mlp
 from fedjax_het.parts import Algorithm, ClientUpdate
@@ -31,6 +31,7 @@ OWN = {
   "ditto": dict(local_epochs=1),
   "sosicfl_plus": dict(local_epochs=1),
   "fedfomo": dict(models=3),
+  "feddf": dict(server_steps=3),
   "cfl": dict(eps1=9.0, eps2=0.01, warmup_rounds=1, clusters=3),
   "apple": dict(weights_lr=0.01),
   "fedcac": dict(beta=9.0),
@@ -80,7 +81,7 @@ BY_HAND = {
   "aggregation: centered_clipping", "fedcm", "feddc", "feddisco", "fedphp", "fedcp", "mimelite",
   "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl", "fedprox", "lg_fedavg", "superfed_lm",
   "sosicfl", "fedala", "feddbe", "fedfomo", "apple", "fml", "uniform", "qffl", "term", "propfair",
-  "multi_krum", "yogi", "adagrad", "system: constant", "system: trace",
+  "multi_krum", "yogi", "adagrad", "system: constant", "system: trace", "fedkd", "fedgen",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
@@ -140,11 +141,18 @@ def client_of(
     model = NETWORKS.get(name, cvae_mlp)(model.shape, model.num_classes, latent=2, hidden=5)
   halfway = {own: rounds // 2 for own in method.shares.values()}
   counts = np.random.default_rng(0).integers(0, 20, (num_clients, 3)) + 1
-  prepared = method.prepare({"endpoints": 3}, counts)
+  prepared = method.prepare({"endpoints": 3}, made_of(method, counts, model))
   made = method.make({"model": model, "rounds": rounds, **prepared, **halfway, **settings})
   return made._replace(
     needs=made.needs._replace(check_examples=None)
   )  # the federations' examples are no pixels
+
+
+def made_of(method: Method, counts: np.ndarray, model: Model) -> np.ndarray:
+  """What an argument of the method is made of."""
+  if method.prepares and method.prepares.source == "public":
+    return np.random.default_rng(0).normal(size=(20, *model.shape)).astype(np.float32)
+  return counts
 
 
 def algorithm(names: tuple[str, str, str], model: Model, rounds: int = ROUNDS, **offered) -> Algorithm:
