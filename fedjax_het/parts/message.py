@@ -78,8 +78,9 @@ class Info(NamedTuple):
     figures: further diagnostics, name -> float32 scalar, with the same names in every round. Their means over
       the cohort are written to metrics.jsonl.
     sent: bytes of the client's upload, int32 scalar, for a method whose uploads do not have the size that
-      their shapes say, such as a rank that depends on the update; the run's `bytes` count it, its clock the shapes. () for the
-      others. Such a method lets nothing be transformed, see `Needs.transformed`.
+      their shapes say, such as a rank that depends on the update; () for the others. The run's `bytes` count
+      it, a system part's clock goes by the shapes. Such a method lets nothing be transformed, see
+      `Needs.transformed`.
   """
 
   loss: jax.Array

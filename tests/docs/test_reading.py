@@ -27,16 +27,17 @@ from fedjax_het.parts import Feedback
 from fedjax_het.program.where import Where
 
 ROOT = Path(__file__).parents[2]
-PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("reading.md", "workdir.md"))
+PAGES = "reading.md", "reading_parts.md", "workdir.md"
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in PAGES)
 JUDGED = "metrics", "valid", "weighted", "left_out", "unseen", "late", "attackers", "ccvr"
 FIGURES = "mean", "std", "worst10", "best10", "gini", "gap"
 SMALL = {"rounds": 2, "eval_every": 1, "cohort_size": 3, "model": {"name": "two_nn", "hidden": 8}}
 
 
 def explained(file: str) -> list[str]:
-  """What the table of a file has in its first column."""
-  section = PAGE.partition(f"## `{file}`\n")[2].partition("\n## ")[0]
-  rows = re.findall(r"^\| (`.*?) \|", section, re.M)
+  """What the tables of a file have in their first columns."""
+  sections = [part.partition("\n## ")[0] for part in PAGE.split(f"## `{file}`\n")[1:]]
+  rows = re.findall(r"^\| (`.*?) \|", "\n".join(sections), re.M)
   return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
 
