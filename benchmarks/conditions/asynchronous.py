@@ -66,17 +66,17 @@ def courses(name: str, method: str, spread: float, settings: dict[str, list[floa
   keys = [jax.random.key(seed) for seed in seeds]
   state = engine.init(jax.numpy.stack(keys))
   rounds = UPDATES // (ASKED if method == "over-selection" else each)
-  every, clocks, values = rounds // 30, [[0.0] for _ in seeds], []
+  every, took, values = rounds // 30, [[0.0] for _ in seeds], []
+  each_alone = [make(**{key: value[m] for key, value in settings.items()}) for m in range(len(seeds))]
+  clocks = [fh.Clock(own, data, each, key) for own, key in zip(each_alone, keys)]
   for _ in range(30):
     state, infos = engine.advance(state, every)
-    for m, own in enumerate(engine.split(infos)):
-      alone = {key: value[m] for key, value in settings.items()}
-      took = fh.Clock(make(**alone), data, each, keys[m]).rounds(own)
-      clocks[m].append(clocks[m][-1] + float(took.sum()))
+    for course, clock, own in zip(took, clocks, engine.split(infos)):
+      course.append(course[-1] + float(clock.rounds(own).sum()))
     found = engine.evaluate(state).global_["top1"]
     weights = np.asarray(data.test.size) / np.asarray(data.test.size).sum()
     values.append((np.nan_to_num(found) * weights).sum(-1))
-  return np.array(clocks)[:, 1:], np.array(values).T
+  return np.array(took)[:, 1:], np.array(values).T
 
 
 def reached(clock: np.ndarray, values: np.ndarray, target: float) -> np.ndarray:
