@@ -15,12 +15,12 @@ def moments(
   done, broadcasts = engine.rounds_done(state), functools.cache(lambda: engine.split(state.broadcast))
   states = functools.cache(lambda: engine.split(state))
   values, late_values = (own and engine.split(own) for own in (evaluations, late))
-  others = functools.cache(lambda of: engine.split(engine.evaluate(state, of=of)))
+  others = functools.cache(lambda of, part: engine.split(engine.evaluate(state, part, of)))
 
   def one(run: int) -> Moment:
     return Moment(
       done, values[run] if values else None, False, lambda: broadcasts()[run], lambda: states()[run],
-      lambda of: others(of)[run], late=late_values[run] if late_values else None,
+      lambda of, part="test": others(of, part)[run], late=late_values[run] if late_values else None,
     )  # fmt: skip
 
   return [one(run) for run in range(runs)]

@@ -332,7 +332,7 @@ class Record(contextlib.AbstractContextManager):
     return now._replace(
       diverged=True, evaluations=now.evaluations and unknown(now.evaluations),
       late=now.late and unknown(now.late),
-      evaluate=lambda of: unknown(now.evaluate(of)),
+      evaluate=lambda of, part="test": unknown(now.evaluate(of, part)),
     )  # fmt: skip
 
   def _total(self, seconds: Seconds) -> dict[str, float]:

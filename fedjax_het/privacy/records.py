@@ -8,7 +8,7 @@ multiplier z/√g: given the batch, each has a deviation of z clips.
 batches     neighbours          accountant
 ==========  ==================  =======================================================================
 drawn       add or remove one   "PLD" of `TruncatedSubsampledGaussianDpEvent`, with q = min(1, B/n) and
-                                the program's capacity
+                                the program's capacity; below z = 0.1 as shuffled ones, an upper bound
 shuffled    replace one         "Gaussian" of multiplier z / (2 √g), no amplification: a replaced record
                                 changes one sum of an epoch by 2C at most, whatever the order
 ==========  ==================  =======================================================================
@@ -28,7 +28,8 @@ from numpy.typing import ArrayLike
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Records
 
-STEP = 1e-3  # of the privacy losses' grid; they are rounded up
+LEAST = 0.1  # multiplier below which no amplification is counted, as next to nothing is protected
+STEP, POINTS = 1e-3, 3e5  # of the losses' grid, rounded up: the least step, the most points
 MOST = 24  # with more different clients, not all are computed, see `spread`
 
 
@@ -78,25 +79,28 @@ def epsilon(records: Records, examples: int, rounds: int, delta: float) -> float
     return 0.0
   if not multiplier > 0:
     return math.inf
-  if records.capacity is None:
+  if records.capacity is None or multiplier < LEAST:
     return float(accounting().get_epsilon_gaussian(multiplier / (2.0 * math.sqrt(count)), delta))
   chance = min(1.0, records.batch_size / examples)
   return _drawn(examples, chance, min(records.capacity, examples), multiplier, count, delta)
 
 
 @functools.lru_cache(maxsize=64)
-def _one_batch(examples: int, chance: float, capacity: int, multiplier: float) -> Any:
+def _one_batch(examples: int, chance: float, capacity: int, multiplier: float, step: float) -> Any:
   losses = accounting("dp_accounting.pld.privacy_loss_distribution")
   return losses.from_truncated_subsampled_gaussian_mechanism(
     dataset_size=examples, sampling_probability=chance, truncated_batch_size=capacity,
-    noise_multiplier=multiplier, value_discretization_interval=STEP,
+    noise_multiplier=multiplier, value_discretization_interval=step,
   )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
 def _drawn(examples: int, chance: float, capacity: int, multiplier: float, count: int, delta: float) -> float:
+  # A loss of next to no noise is thousands a batch, whose grid would fill the memory.
+  widest = (0.5 + chance * 0.5 * count) / multiplier**2 + 20.0 / multiplier
+  step = 10.0 ** math.ceil(math.log10(max(STEP, widest / POINTS)))
   with np.errstate(over="ignore", under="ignore"):  # of losses that have next to no mass
-    one = _one_batch(examples, chance, capacity, multiplier)
+    one = _one_batch(examples, chance, capacity, multiplier, step)
     return float(one.self_compose(count).get_epsilon_for_delta(delta))
 
 

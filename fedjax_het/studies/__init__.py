@@ -6,9 +6,11 @@ from fedjax_het.studies.client_metrics import ClientMetrics
 from fedjax_het.studies.clusters import Clusters
 from fedjax_het.studies.feature_shift import FeatureShift
 from fedjax_het.studies.graph import Graph
+from fedjax_het.studies.inversion import Inversion
 from fedjax_het.studies.lambda_line import LambdaLine
 from fedjax_het.studies.landscape import Landscape
 from fedjax_het.studies.late import Late
+from fedjax_het.studies.membership import Membership
 from fedjax_het.studies.mixture import Mixture
 from fedjax_het.studies.official import OfficialTest
 from fedjax_het.studies.partition import Partition
@@ -34,6 +36,8 @@ STUDIES: tuple[type[Study], ...] = (
   Graph,
   Prototypes,
   RecordPrivacy,
+  Membership,
+  Inversion,
   Partition,
   FeatureShift,
   Synthetic,

@@ -26,7 +26,6 @@ from rich.console import RenderableType
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.files import Source
-from fedjax_het.engine.base import OfFn
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.round import RoundInfo
@@ -162,8 +161,8 @@ class Moment(NamedTuple):
     broadcast: () -> the next broadcast; for a run of a sweep it is copied out on each call.
     state: () -> the whole state, likewise. Its buffers are invalid after `watch` has returned, and with
       several processes all of them must call it, or none.
-    evaluate: (of) -> evaluation of all clients on their test parts with the models that `of` derives from the
-      run's client part, see `Runs.evaluate`; the restrictions of `state` apply.
+    evaluate: (of, part="test") -> evaluation of all clients on a part of their data with the models that `of`
+      derives from the run's client part, see `Runs.evaluate`; the restrictions of `state` apply.
     seconds: time spent so far, over all starts: {"compile", "train", "eval"}.
     bytes: bytes that were sent so far: {"up", "down"}.
     simulated_seconds: simulated time so far; None for a run without a system part.
@@ -176,7 +175,7 @@ class Moment(NamedTuple):
   diverged: bool
   broadcast: Callable[[], Message]
   state: Callable[[], State]
-  evaluate: Callable[[OfFn], Evaluation]
+  evaluate: Callable[..., Evaluation]
   seconds: Mapping[str, float] = MappingProxyType({})
   late: Evaluations | None = None
   bytes: Mapping[str, int] = MappingProxyType({})

@@ -110,7 +110,13 @@ def configurations() -> dict[str, ConfigDict]:
     "prototypes": with_values(get_config("algorithm=fedproto"), SMALL),
     "learnt weights": with_values(get_config("algorithm=fedala"), SMALL),
     "private": with_values(
-      get_config("algorithm=fedavg"), SMALL | {"local": {"dp_clip": 1.0, "dp_sampling": "shuffle"}}
+      get_config("algorithm=fedavg"),
+      SMALL
+      | {
+        "local": {"dp_clip": 1.0, "dp_sampling": "shuffle"},
+        "membership": {"nonmembers": "test"},
+        "inversion": {"examples": 1, "steps": 5},
+      },
     ),
     "private clients": with_values(
       get_config("algorithm=fedavg"),
