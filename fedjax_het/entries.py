@@ -60,8 +60,9 @@ def client_sizes(counts: ArrayLike, seed: int = 0) -> np.ndarray:
 LABEL_COUNTS = Preparation("counts", label_counts, counts_of_nobody)  # for a part that takes them as `counts`
 # For a part that takes the clients' numbers of training examples as `sizes`, and so knows how many there are.
 SIZES = Preparation(
-  "sizes", client_sizes, sizes_of_nobody, source="sizes", release=lambda: Release("numbers of examples")
-)
+  "sizes", client_sizes, sizes_of_nobody, source="sizes",
+  release=lambda: Release("numbers of examples", sizes_only=True),
+)  # fmt: skip
 # For a part that takes public examples as `public`; the placeholder is of the small model's, see
 # `methods.small_model`. Where they are noise, it has the range of the clients' examples.
 PUBLIC = Preparation(

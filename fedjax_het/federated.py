@@ -261,7 +261,7 @@ def _check_records(parts: Algorithm) -> None:
     reads = "goes by its clients' validation examples"
   part: Any
   for role, part in zip(Algorithm._fields, parts):
-    told = ", ".join(own.what for own in part.needs.releases)
+    told = ", ".join(own.what for own in part.needs.releases if not own.sizes_only)
     problem = f"is made of the clients' {told}" if told else reads if part is client else ""
     if problem:
       setting = "algorithm" if part is client else role

@@ -107,6 +107,7 @@ class SealedBatch:
 
   def __init__(self, batch: Batch, expected: Any, name: str):
     self._batch, self._expected, self._name = batch, expected, name
+    self._released: set[int] = set()  # gradients of this batch that have their noise
     self.key = batch.key
 
   def _replace(self, **own: Any) -> "SealedBatch":
@@ -160,6 +161,11 @@ def noised_gradient(
     release: which of a step's gradients this is, from 0; each has its own noise.
     change: (batch) -> the batch with augmented examples.
   """
+  if release in batch._released:
+    problem = "takes two gradients of a mini-batch with the same noise, which together would give it away"
+    remedy = f"Number them: recipe.gradient(..., release={release // 2 + 1})."
+    raise SettingError("algorithm", batch._name, problem, remedy)
+  batch._released.add(release)
   given, expected = change(batch._batch), batch._expected
   clip, size = jnp.asarray(own["dp_clip"], jnp.float32), len(given.weight)
   block = min(own["dp_block"], size)

@@ -70,8 +70,11 @@ class Release(NamedTuple):
     what: in words, such as "label counts".
     epsilon: ε of the noise that it has; None if it has none.
     neighbours: between which data sets ε holds, in words.
+    sizes_only: whether it is made of the clients' numbers of examples alone, which are public where records
+      are protected, and not clients.
   """
 
   what: str
   epsilon: Any = None
   neighbours: str = ""
+  sizes_only: bool = False

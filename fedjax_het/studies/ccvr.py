@@ -139,7 +139,10 @@ class Calibration(Study):
 
   @classmethod
   def check(cls, given: Mapping[str, Any], client: ClientUpdate, validates: bool) -> None:
-    """Raises `SettingError` if the method has no global model that classifies by its last layer."""
+    """Raises `SettingError` for a method without a global model with a last layer, or with private records."""
+    if given and client.studies.records is not None:
+      problem = "sends means and covariances of features, which dp_clip does not bound"
+      raise SettingError("ccvr", dict(given), problem, "Leave one of them out.")
     if given and (client.global_model is None or client.studies.model is None):
       problem = f"{client.name} has no global model whose last layer alone could be trained"
       raise SettingError("ccvr", dict(given), problem, "Leave it out.")

@@ -15,11 +15,14 @@ from small_parts import SIZES, federation, mlp, one_client
 import fedjax_het as fh
 from fedjax_het.clients import private
 from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.errors import SettingError
+from fedjax_het.local import Batch
 from fedjax_het.methods import CLIENTS
 from fedjax_het.models import GENERATORS
 from fedjax_het.parts import Context
 from fedjax_het.settings import settings_of
+from fedjax_het.studies.ccvr import Calibration
 
 DATA, CLIENT = federation(SIZES), 6  # of 9 examples
 TRAIN = [
@@ -31,7 +34,7 @@ REFUSED = {  # method -> what it reads beside gradients
   "fedlc": "calibration", "fedrs": "calibration", "fedrod": "calibration", "gpfl": "first states",
   "fedproto": "data", "fedala": "data", "feddbe": "first pass", "per_fedavg": "batch",
   "mime": "first pass", "mimelite": "data", "ifca": "data", "fedem": "batch", "fedfomo": "validation",
-  "fedpac": "data", "fedas": "data", "fd": "data",
+  "fedgen": "data", "feddf": "the range of the examples", "fedpac": "data", "fedas": "data", "fd": "data",
 }  # fmt: skip
 DEFAULT = ("scaffold", "fedala")  # of the tests that are not slow
 
@@ -135,6 +138,22 @@ def test_mixings_that_are_told_losses_or_label_counts_are_refused():
   counts = np.ones((len(SIZES), 3), int)
   with pytest.raises(SettingError, match=r"mixing = 'feddisco'.*label counts.*dp_clip"):
     fh.federated(part, fh.mixing.feddisco(counts))
+
+
+def test_a_study_that_sends_statistics_of_features_is_refused():
+  with pytest.raises(SettingError, match=r"ccvr = .*dp_clip does not bound"):
+    Calibration.check({"samples": 5}, part_of("fedavg"), False)
+
+
+def test_two_gradients_of_a_batch_with_one_noise_are_refused():
+  recipe = recipe_of(mlp(), {"dp_clip": 1.0})
+  params = mlp().init(jax.random.key(0))
+  rows = Batch(jnp.ones((2, 4)), jnp.zeros(2, int), jnp.ones(2), jax.random.key(1))
+  batch = private.SealedBatch(rows, 2.0, "mine")
+  one, other = (recipe.gradient(params, (), batch, release=n)[1] for n in (0, 1))
+  assert not np.array_equal(*(own["fc1"]["kernel"] for own in (one, other)))
+  with pytest.raises(SettingError, match=r"algorithm = 'mine'.*same noise.*release=2"):
+    recipe.gradient(params, (), batch, release=1)
 
 
 def test_nothing_but_its_key_is_read_of_a_sealed_batch():
