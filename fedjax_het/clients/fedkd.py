@@ -187,16 +187,15 @@ def fedkd(
 
       return term
 
-    def one(own: sgd.Local, term: Any, batch: Batch, at: Any = None) -> sgd.Local:
+    def one(own: sgd.Local, term: Any, batch: Batch, release: int, at: Any = None) -> sgd.Local:
       trained: Recipe = fitted if is_zero(lam) else fitted._replace(term=term)
-      loss, gradient, stats = trained.gradient(own.params, own.stats, batch, at)
+      loss, gradient, stats = trained.gradient(own.params, own.stats, batch, at, release=release)
       return sgd.stepped(own, tx, gradient, loss, stats)
 
     def step(work: Two, batch: Batch) -> Two:
       mentor, mentee = work
-      return Two(
-        one(mentor, of_mentor(mentee), batch), one(mentee, of_mentee(mentor), batch, lambda own: own.params)
-      )
+      taught = one(mentor, of_mentor(mentee), batch, 0)
+      return Two(taught, one(mentee, of_mentee(mentor), batch, 1, lambda own: own.params))
 
     return recipe.for_each_batch(key, data, step, work, first, last)
 
