@@ -16,7 +16,7 @@ parts: all rows train. The methods' own settings are the code's defaults as far 
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
+from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 COHORTS = {100: (10, 50), 200: (10, 25)}  # clients -> cohort, B
 SPLITS = {"iid": {"name": "iid"}} | {
@@ -34,8 +34,9 @@ FIGURES = {"official": ("official.metrics.top1", 100.0)}
 def get_config(cell: str = "") -> ConfigDict:
   """Returns the configuration of a cell such as "clients=200,split=dir0.1,algorithm=fedspeed"."""
   chosen = parse_cell(cell, DEFAULTS)
-  for key, known in (("split", SPLITS), ("algorithm", ALGORITHMS), ("server", SERVERS)):
+  for key, known in (("split", SPLITS), ("server", SERVERS)):
     check_choice(key, chosen[key], known)
+  check_algorithm(chosen["algorithm"], ALGORITHMS)
   if chosen["clients"] not in COHORTS:
     raise SettingError("clients", chosen["clients"], "is in no column of the table", "Use 100 or 200.")
   cohort, batch = COHORTS[chosen["clients"]]
@@ -51,7 +52,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "test_fraction": optional(0.0),
       "valid_fraction": 0.0,
       "model": {"name": "resnet18", "stem": "cifar", "norm": "group"},
-      "algorithm": {"name": chosen["algorithm"], **ALGORITHMS[chosen["algorithm"]]},
+      "algorithm": {"name": chosen["algorithm"], **ALGORITHMS.get(chosen["algorithm"], {})},
       "local": {
         "epochs": 5, "batch_size": batch, "lr": 0.1, "lr_decay": 0.998, "weight_decay": 1e-3,
         "clip_norm": 10.0, "crop": 4, "flip": True,

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import check_algorithm, parse_cell
 
 BENCH = runpy.run_path(str(Path(__file__).with_name("peers_niid_bench.py")))
 ALGORITHMS = {
@@ -28,8 +27,8 @@ FIGURES = {"official": ("official.metrics.top1", 100.0)}
 def get_config(cell: str = "") -> ConfigDict:
   """Returns the configuration of a cell such as "algorithm=moon"."""
   chosen = parse_cell(cell, DEFAULTS)
-  check_choice("algorithm", chosen["algorithm"], ALGORITHMS)
+  check_algorithm(chosen["algorithm"], ALGORITHMS)
   config = BENCH["get_config"](f"dataset={chosen['dataset']},split=dir,seed={chosen['seed']}")
-  config.algorithm = ConfigDict({"name": chosen["algorithm"], **ALGORITHMS[chosen["algorithm"]]})
+  config.algorithm = ConfigDict({"name": chosen["algorithm"], **ALGORITHMS.get(chosen["algorithm"], {})})
   config.rounds, config.eval_every = 100, 10
   return config

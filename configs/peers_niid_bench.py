@@ -18,7 +18,7 @@ closed. Its crops reflect images at their edges, ours have zeros there.
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
+from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
 SPLITS = {
@@ -36,9 +36,10 @@ FIGURES = {"best": ("official.best.value", 100.0)}
 def get_config(cell: str = "") -> ConfigDict:
   """Returns the configuration of a cell such as "dataset=cifar10,split=c2,mixing=fednova"."""
   chosen = parse_cell(cell, DEFAULTS)
-  known = {"dataset": DATASETS, "split": SPLITS, "algorithm": ALGORITHMS, "mixing": MIXINGS}
+  known = {"dataset": DATASETS, "split": SPLITS, "mixing": MIXINGS}
   for key, names in known.items():
     check_choice(key, chosen[key], names)
+  check_algorithm(chosen["algorithm"], ALGORITHMS)
   algorithm = {"name": chosen["algorithm"]}
   if chosen["algorithm"] == "fedprox":
     algorithm["mu"] = chosen["mu"]

@@ -28,7 +28,7 @@ MNIST and Fashion-MNIST have TwoNN with ten clients a round, digits a small one 
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
+from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 MODELS = {
   "cifar10": "simple_cnn", "tiny_imagenet": "mobilenet_v2", "mnist": "two_nn", "fashion_mnist": "two_nn",
@@ -88,7 +88,7 @@ def config_of(
   """
   check_choice("split", chosen["split"], SPLITS)
   check_choice("judged", chosen["judged"], ("parts", "official"))
-  check_choice("algorithm", chosen["algorithm"], ALGORITHMS)
+  check_algorithm(chosen["algorithm"], ALGORITHMS)
   name, small = chosen["algorithm"], chosen["dataset"] == "digits"
   if small:
     model, local, rounds, cohort = {**model, "hidden": 64}, {**local, "batch_size": 10}, 100, 5

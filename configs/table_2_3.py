@@ -19,7 +19,7 @@ two and CIFAR-10 at 28 x 28), and network=code,head=3 is all of the code's on CI
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import SettingError, check_choice, check_whole
-from fedjax_het.experiment.cell import optional, parse_cell
+from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 MODELS = {"mnist": "two_nn", "fashion_mnist": "two_nn", "cifar10": "two_cnn"}
 NETWORKS = {  # the networks of the authors' code: options of the model and of the data set
@@ -46,7 +46,7 @@ def get_config(cell: str = "") -> ConfigDict:
   """Returns the configuration of a cell such as "dataset=mnist,clients=100,algorithm=superfed_mm"."""
   chosen = parse_cell(cell, DEFAULTS)
   check_choice("dataset", chosen["dataset"], MODELS)
-  check_choice("algorithm", chosen["algorithm"], (*BASELINES, *START))
+  check_algorithm(chosen["algorithm"], (*BASELINES, *START))
   algorithm = {"name": chosen["algorithm"], **OWN_EPOCHS.get(chosen["algorithm"], {})}
   if chosen["algorithm"] == "fedprox":
     algorithm["mu"] = 0.01

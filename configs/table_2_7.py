@@ -19,8 +19,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.experiment.cell import check_algorithm, parse_cell
 
 TABLE_2_3 = runpy.run_path(str(Path(__file__).with_name("table_2_3.py")))
 
@@ -34,7 +33,7 @@ FIGURES = {
 def get_config(cell: str = "") -> ConfigDict:
   """Returns the configuration of a cell such as "start=0.4,algorithm=superfed_lm"."""
   chosen = parse_cell(cell, {"start": 0.4, "algorithm": "superfed_mm", "seed": 0})
-  check_choice("algorithm", chosen["algorithm"], TABLE_2_3["START"])
+  check_algorithm(chosen["algorithm"], TABLE_2_3["START"], others=False)
   config = TABLE_2_3["get_config"](
     f"dataset=cifar10,clients=100,algorithm={chosen['algorithm']},seed={chosen['seed']}"
   )

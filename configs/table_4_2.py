@@ -35,7 +35,7 @@ from collections.abc import Callable
 from ml_collections import ConfigDict, FieldReference
 
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
+from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 SIZES = {
   "digits": None,
@@ -67,7 +67,7 @@ def get_config(cell: str = "") -> ConfigDict:
   chosen = parse_cell(cell, DEFAULTS)
   name, width = chosen["algorithm"], chosen["width"]
   check_choice("dataset", chosen["dataset"], SIZES)
-  check_choice("algorithm", name, MODELS)
+  check_algorithm(name, MODELS, others=False)
   size = SIZES[chosen["dataset"]]
   digits, energies, many = chosen["dataset"] == "digits", name == "fedevg", chosen["clients"] >= 100
   for key in ("width", "judge_width"):

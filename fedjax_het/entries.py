@@ -70,7 +70,7 @@ PUBLIC = Preparation(
   lambda examples, seed=0: examples,
   lambda num_clients: np.zeros((1, 2, 2, 1), np.float32),
   "public",
-  lambda: Release("the range of the examples"),
+  lambda: Release("range of examples"),
 )
 
 

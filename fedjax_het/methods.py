@@ -5,7 +5,6 @@ A new method is a file with its factory, and an entry in a table.
 
 import contextlib
 import functools
-import itertools
 from typing import Any
 
 from fedjax_het import mixing, models, server
@@ -186,11 +185,11 @@ def _composed(tables: tuple[tuple[tuple[str, _Same], ...], ...]) -> list[tuple[s
 def partners(section: str, name: str) -> dict[str, list[str]]:
   """Returns for each other section the methods that can be composed with this one, in the table's order.
 
-  A part of `CONDITIONS` is tried with each client part alone.
+  A part of `CONDITIONS` is tried with each client part, see `_composed_with`.
   """
   sections = list(METHODS)
   if section not in METHODS:
-    return {"algorithm": _composed_with(section, bare(TABLES[section][name]))}
+    return _composed_with(section, bare(TABLES[section][name]))
   own = sections.index(section)
   having = [names for names in compositions() if names[own] == name]
   return {
@@ -200,17 +199,30 @@ def partners(section: str, name: str) -> dict[str, list[str]]:
   }
 
 
-def _composed_with(section: str, part: Any) -> list[str]:
-  """Returns the client parts that `federated` composes with a part of a section of `CONDITIONS`."""
+def _composed_with(section: str, part: Any) -> dict[str, list[str]]:
+  """Returns the client parts that `federated` composes with a part of a section of `CONDITIONS`.
+
+  A client part is tried with its own or the default mixing, then with the others; if some need one of these,
+  the mixings that go with the first of them are returned, too.
+  """
   condition: dict[str, Any] = {section: (part,) if section in SEVERAL else part}
-  clients, servers = (
+  clients, mixings, servers = (
     {name: own for name, method in table.items() if (own := asked(method)[0]) is not None}
-    for table in (CLIENTS, SERVERS)
+    for table in (CLIENTS, MIXINGS, SERVERS)
   )
-  found = {}
-  for client, move in itertools.product(clients, servers):
-    with contextlib.suppress(SettingError, AttributeError, TypeError):  # as in `compositions`
-      own = clients[client]
-      federated(own, None, or_brought(own, "server", move, servers[move]), **condition)
-      found[client] = move
-  return [*found]
+
+  def composed(client: str, mix: str | None) -> bool:
+    own = clients[client]
+    mixing = None if mix is None else or_brought(own, "mixing", mix, mixings[mix])
+    for move, last in servers.items():
+      with contextlib.suppress(SettingError, AttributeError, TypeError):  # as in `compositions`
+        federated(own, mixing, or_brought(own, "server", move, last), **condition)
+        return True
+    return False
+
+  alone = [client for client in clients if composed(client, None)]
+  others = {client for client in clients if client not in alone and any(composed(client, m) for m in mixings)}
+  found = {"algorithm": [client for client in clients if client in {*alone, *others}]}
+  if first := next((client for client in clients if client in others), None):
+    found["mixing"] = [mix for mix in mixings if composed(first, mix)]
+  return found

@@ -168,10 +168,15 @@ def compare(name: str, engine_on: Callable[[int], fh.Engine], kind: str, cohort:
     row["devices"][devices] = {
       "bit_equal": all(np.array_equal(a, b) for a, b in zip(kept, one, strict=True))
       and np.array_equal(infos.clients.loss, first.clients.loss),
-      "losses": float(np.abs(infos.clients.loss / first.clients.loss - 1).max()),
+      "losses": apart(infos.clients.loss, first.clients.loss),
       "state": max(float(np.abs(a.astype(float) - b).max()) for a, b in zip(kept, one) if a.size),
     }
   return row
+
+
+def apart(losses: np.ndarray, first: np.ndarray) -> float:
+  """The largest relative difference of losses; those of absent clients are 0, and count by themselves."""
+  return float((np.abs(losses - first) / np.where(first == 0, 1.0, np.abs(first))).max())
 
 
 def page(report: dict) -> str:

@@ -37,12 +37,12 @@ Every method once with its default settings, on the two settings of
 one epoch on 5,000 images of MNIST. The table shows which methods learn with their defaults. It does not
 compare methods: their settings are not tuned, and one seed is a single draw.
 
-*shards*: two shards of label-sorted images a client. *rotated*: equal random shares, turned by 0, 90, 180 or
-270 degrees, which methods do not see. Figures are top-1 accuracies in %, means over the clients: `own` of the
-personalised models, `global` of the server's model; `(generated)` marks a classifier that is trained on what
-a method generates. `time` is the seconds of training beside FedAvg's, on a machine that did other work as
-well; `up` and `down` are kilobytes a client and round; `pure` is the share of the clients in the most
-frequent hidden rotation of their cluster, 25 % if there is one cluster."""
+*shards*: two shards of label-sorted images a client. *rotated*: equal random shares, turned by 0, 90, 180
+or 270 degrees, which methods do not see. Figures are top-1 accuracies in %, means over the clients: `own`
+of the personalised models, `global` of the server's model. `(generated)` marks a classifier that is trained
+on what a method generates. `time` is the seconds of training beside FedAvg's, on a machine that did other
+work as well; `up` and `down` are kilobytes a client and round; `pure` is the share of the clients in the
+most frequent hidden rotation of their cluster."""
 ONE_IMAGE = (
   "Averaged generators of clients with few classes, or with four rotations, draw nearly one image for all"
   " classes, as at α = 0.01 in [fedevg_digits.md](fedevg_digits.md)."

@@ -28,14 +28,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import vectors
-from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.errors import SettingError, check_range, is_zero
 from fedjax_het.parts import Aggregation, Mechanism, Message, Needs, PyTree, Sampling
 from fedjax_het.privacy import accounting, correlated
 from fedjax_het.settings import Choice, Count, Neutral, NonNegative, Positive, Range, Share, checked
 
 Bound = Annotated[float, Range(above=0.0, on_host=True), Neutral(math.inf)]
-Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
-Target = Annotated[float, Range(above=0.0, below=math.inf, on_host=True)]
+Delta = Annotated[float, Range(above=0.0, below=1.0)]
 COVERED = ("params", "extra", "even")  # running statistics with noise could have variances below 0
 RATE = 0.2
 BANDS = {"banded": 4, "blt": 3}
@@ -73,7 +72,7 @@ def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
 def gaussian(
   clip: Bound = 1.0,
   noise_multiplier: NonNegative | None = None,
-  epsilon: Target | None = None,
+  epsilon: Positive | None = None,
   delta: Delta | None = None,
   quantile: Share | None = None,
   rate: Positive = RATE,
@@ -200,6 +199,8 @@ def _check(clip, given, epsilon, quantile, rate, count_noise, correlation, bands
     raise SettingError(f"aggregation's {name}", value, problem, remedy)
 
   concrete = lambda value: value is not None and not isinstance(value, jax.Array)  # noqa: E731
+  if concrete(clip) and clip != math.inf:  # also in float32, as in the program
+    check_range("aggregation's clip", clip, above=0.0)
   if epsilon is not None and given is not None:
     refuse("noise_multiplier", given, f"given beside epsilon = {epsilon}, from which it is found",
            "Give one of them.")  # fmt: skip

@@ -100,7 +100,11 @@ def cfl(
     brings={"mixing": mixing.static(), "server": server}, num_clients=count_of(sizes), remarks=remarks,
     check_cohort=all_in_every_round("cfl"),
   )  # fmt: skip
-  groups = lambda broadcast, state, clients: jax.nn.one_hot(state.clusters, clusters)  # noqa: E731
+
+  def groups(broadcast, state: Grouped, clients) -> jax.Array:
+    there = jnp.arange(clusters) < state.number
+    return jnp.where(there, jax.nn.one_hot(state.clusters, clusters), jnp.nan)
+
   return part._replace(needs=needs, studies=part.studies._replace(groups=groups))
 
 

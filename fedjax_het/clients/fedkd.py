@@ -26,6 +26,7 @@ round before; here clients keep no mentee and are sent it whole. Both models hav
 the last hidden one is compared, and W starts as the identity.
 """
 
+import functools
 from typing import Any, NamedTuple, Unpack
 
 import jax
@@ -70,6 +71,9 @@ class Two(NamedTuple):
   mentee: sgd.Local
 
 
+times = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
+
+
 def low_rank(change: jax.Array, energy: float | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Approximates an update by the largest singular values that hold a share of its energy.
 
@@ -82,11 +86,16 @@ def low_rank(change: jax.Array, energy: float | jax.Array) -> tuple[jax.Array, j
     as many as the tensor has, so that it is sent as it is, bool scalar).
   """
   matrix = change.reshape(-1, change.shape[-1])
-  u, values, v = jnp.linalg.svd(matrix, full_matrices=False)
-  held = jnp.cumsum(jnp.square(values))
-  rank = jnp.minimum(1 + (held <= energy * held[-1]).sum(dtype=jnp.int32), len(values))
-  values = jnp.where(jnp.arange(len(values)) < rank, values, 0.0)
-  near = jnp.dot(u * values, v, precision=jax.lax.Precision.HIGHEST).reshape(change.shape)
+  wide = matrix.shape[0] < matrix.shape[1]
+  tall = matrix.T if wide else matrix
+  # The eigenvectors of the smaller Gram matrix are singular vectors, and its eigenvalues σ², the least first.
+  squares, vectors = jnp.linalg.eigh(times(tall.T, tall))
+  squares, vectors = jnp.maximum(squares[::-1], 0.0), vectors[:, ::-1]
+  held = jnp.cumsum(squares)
+  rank = jnp.minimum(1 + (held <= energy * held[-1]).sum(dtype=jnp.int32), len(held))
+  kept = jnp.where(jnp.arange(len(held)) < rank, vectors, 0.0)
+  near = times(times(tall, kept), kept.T)
+  near = (near.T if wide else near).reshape(change.shape)
   numbers = rank * sum(matrix.shape) + rank
   whole = numbers >= matrix.size
   return near, 1 + jnp.where(whole, matrix.size, numbers).astype(jnp.int32), whole
@@ -178,15 +187,15 @@ def fedkd(
 
       return term
 
-    def one(own: sgd.Local, term: Any, batch: Batch, at: Any = None, release: int = 0) -> sgd.Local:
+    def one(own: sgd.Local, term: Any, batch: Batch, release: int, at: Any = None) -> sgd.Local:
       trained: Recipe = fitted if is_zero(lam) else fitted._replace(term=term)
-      loss, gradient, stats = trained.gradient(own.params, own.stats, batch, at, release)
+      loss, gradient, stats = trained.gradient(own.params, own.stats, batch, at, release=release)
       return sgd.stepped(own, tx, gradient, loss, stats)
 
     def step(work: Two, batch: Batch) -> Two:
       mentor, mentee = work
-      taught = one(mentee, of_mentee(mentor), batch, lambda own: own.params, 1)
-      return Two(one(mentor, of_mentor(mentee), batch), taught)
+      taught = one(mentor, of_mentor(mentee), batch, 0)
+      return Two(taught, one(mentee, of_mentee(mentor), batch, 1, lambda own: own.params))
 
     return recipe.for_each_batch(key, data, step, work, first, last)
 

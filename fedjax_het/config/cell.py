@@ -1,11 +1,13 @@
 """Parsing of a table's cell (the text after the config file's name), and fields that may be None."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import FieldReference
 
 from fedjax_het.errors import SettingError, check_choice
+from fedjax_het.methods import CLIENTS
+from fedjax_het.models import MODELS
 
 
 def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,3 +33,22 @@ def parse_cell(text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
 def optional(value: Any) -> FieldReference:
   """Returns a placeholder for a configuration's field that the command line may also set to None."""
   return FieldReference(value, field_type=object)
+
+
+def check_algorithm(name: str, own: Iterable[str], others: bool = True) -> None:
+  """Checks the method of a cell: one of the table's, or another, which then has its default settings.
+
+  Args:
+    name: the method's name.
+    own: the names of the table's methods.
+    others: whether every method that trains a classifier runs at the table's settings.
+
+  Raises:
+    SettingError: the name is unknown (the error names the nearest), or no method that the table can have.
+  """
+  if name in own:
+    return
+  check_choice("algorithm", name, CLIENTS)
+  if not (others and CLIENTS[name].models is MODELS):
+    remedy = f"Use one of {', '.join(own)}, or configs/smoke.py, which runs every method."
+    raise SettingError("algorithm", name, "cannot be run at this table's settings", remedy)

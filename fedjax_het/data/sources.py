@@ -23,6 +23,7 @@ from fedjax_het.data.femnist import load_femnist
 from fedjax_het.data.files import Source
 from fedjax_het.data.folder import read_folder
 from fedjax_het.data.from_tfds import HOSTS, load_tfds
+from fedjax_het.data.fsdd import load_fsdd
 from fedjax_het.data.ham10000 import load_ham10000
 from fedjax_het.data.heart import ROWS, file_name, load_heart
 from fedjax_het.data.huggingface import read_huggingface
@@ -110,6 +111,12 @@ FOLDERS: dict[str, tuple[str, Callable[..., Source | None], str]] = {
     load_speech_commands,
     "speech_commands_v0.02.tar.gz, unpacked or not, from"
     " http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+  ),
+  "fsdd": (
+    "fsdd",
+    load_fsdd,
+    "recordings/DIGIT_SPEAKER_TAKE.wav, unpacked or in a .zip or .tar.gz, from"
+    " https://github.com/Jakobovski/free-spoken-digit-dataset",
   ),
   "isic2019": (
     "isic2019",

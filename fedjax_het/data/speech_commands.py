@@ -5,16 +5,15 @@ validation_list.txt and testing_list.txt name the files of the speakers that the
 Warden, Speech Commands, 2018, v0.02.
 """
 
-import io
 import re
-import wave
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_het.data.files import Source, text_of
 from fedjax_het.data.packed import contents, locate
-from fedjax_het.errors import DataError, check_choice, reading
+from fedjax_het.data.wav import samples_of
+from fedjax_het.errors import DataError, check_choice
 
 WORDS = (
   "backward", "bed", "bird", "cat", "dog", "down", "eight", "five", "follow", "forward", "four", "go",
@@ -67,7 +66,7 @@ def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
   row = {name: i for i, name in enumerate(kept)}
   x = np.zeros((len(row), LENGTH, 1), np.int16)
   for name, content in contents(place, row):
-    clip = _clip(f"{place.resolve()}: {name}", content)
+    clip = samples_of(f"{place.resolve()}: {name}", content, RATE, LENGTH)
     x[row[name], : len(clip), 0] = clip
   y = np.array([WORDS.index(match[1]) for match in kept.values()], np.int32)
   groups = np.array([match[2] for match in kept.values()])
@@ -77,21 +76,3 @@ def load_speech_commands(folder: Path, subset: str = "all") -> Source | None:
   return Source(
     x, y, x[:0], y[:0], len(WORDS), "speech_commands", groups, (place.name,), notes, scale=1 / 32768
   )  # fmt: skip
-
-
-def _clip(where: str, content: bytes) -> np.ndarray:
-  """Returns the samples of a wav file, int16 [n] with n <= 16,000; raises `DataError`."""
-  with reading(where, "is no wav file, or a damaged one"), wave.open(io.BytesIO(content)) as file:
-    form = file.getframerate(), file.getnchannels(), file.getsampwidth()
-    declared, frames = file.getnframes(), file.readframes(file.getnframes())
-  if form != (RATE, 1, 2):
-    raise DataError(
-      f"{where} has {form[0]} Hz, {form[1]} channels and {8 * form[2]} bits, not 16000, 1 and 16."
-    )
-  with reading(where, "is truncated or damaged"):
-    samples = np.frombuffer(frames, "<i2")
-  if not 0 < len(samples) <= LENGTH or len(samples) != declared:
-    raise DataError(
-      f"{where} is truncated, empty or longer than a second: {len(samples)} of {declared} samples."
-    )
-  return samples

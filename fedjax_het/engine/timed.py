@@ -74,7 +74,7 @@ def timed(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> Algori
     share = (taken.astype(jnp.float32) - 0.5) / own.steps.astype(jnp.float32)
     return found._replace(
       present=present, contacted=contacted, probability=probability, state=Timed(found.state, state.work),
-      work=jnp.where(taken < wanted, jnp.maximum(share, 1e-6), found.work),
+      work=jnp.where(in_time & (taken < wanted), share, found.work),
     )  # fmt: skip
 
   part = inner._replace(draw=draw, init=init, rows=rows, cuts_work=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -26,6 +27,7 @@ from fedjax_het.experiment.experiment import BEST
 from fedjax_het.models import MODELS, Model
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Context
+from fedjax_het.program.packages import load_packages
 from fedjax_het.workdir.encoder import read_encoder
 from fedjax_het.workdir.folder import Workdir, read_json_lines, read_record, workdir_of
 from fedjax_het.workdir.model import MODEL, read_model
@@ -123,6 +125,9 @@ class Run(Trained):
     return np.argmax(found[:, None] == names, axis=1).astype(np.int32)
 
 
+_known_packages = functools.cache(load_packages)  # once in a process
+
+
 def load_run(
   workdir: str | os.PathLike[str],
   *,
@@ -132,8 +137,9 @@ def load_run(
 ) -> Run:
   """Loads a finished run: its configuration, its metrics, and its models from model.npz.
 
-  The run's data are read again, since some methods' models depend on them; `Run.save` writes a file that
-  needs them no more.
+  What installed packages add to the tables is loaded first, as programs do, see `load_packages`. The run's
+  data are read again, since some methods' models depend on them; `Run.save` writes a file that needs them no
+  more.
 
   Args:
     workdir: the run's folder; of a sweep or a table, that of a member or a cell's run.
@@ -148,6 +154,7 @@ def load_run(
     DataError: the data, or model.npz, are missing or others than the run's.
   """
   folder_of("workdir", workdir)  # raises for what is no path
+  _known_packages()
   run = workdir_of(workdir)
   config, summary = read_record(run.config_path), read_record(run.summary_path)
   if config is None or summary is None or "sweep" in config:

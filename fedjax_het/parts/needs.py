@@ -90,7 +90,8 @@ class Studies(NamedTuple):
     membership: how much a client belongs to each of the method's groups: one of several models, or a share
       of each; None for a method without groups.
     groups: (broadcast, server state, client states [K, ...]) -> float32 [K, M], the same of all clients, for
-      a method whose server alone knows the groups. At most one of `membership` and `groups` is set.
+      a method whose server alone knows the groups; NaN in the last columns, of groups that do not exist yet.
+      At most one of `membership` and `groups` is set.
     graph: (broadcast, server state, client states [K, ...]) -> float32 [K, K] >= 0 with rows of sum 1: how
       much what client i gets next is made of each client j; None for a method that mixes all clients alike.
     prototypes: (broadcast) -> (each class's prototype, float32 [C, d]; whether there is one, [C]); None for a

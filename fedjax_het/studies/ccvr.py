@@ -139,7 +139,7 @@ class Calibration(Study):
 
   @classmethod
   def check(cls, given: Mapping[str, Any], client: ClientUpdate, validates: bool) -> None:
-    """Raises `SettingError` for a method without a global model with a last layer, or with private records."""
+    """Raises `SettingError` without a global model that ends in a layer, or with private records."""
     if given and client.studies.records is not None:
       problem = "sends means and covariances of features, which dp_clip does not bound"
       raise SettingError("ccvr", dict(given), problem, "Leave one of them out.")

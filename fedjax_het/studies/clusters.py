@@ -54,7 +54,8 @@ class Clusters(Study):
     if now.evaluations is None or now.diverged:
       return {}
     weights = self._weights(now)
-    found, own = report(weights, self.run.hidden), weights.argmax(1)
+    found = report(weights, self.run.hidden)
+    own = np.nan_to_num(weights, nan=-1.0).argmax(1)
     if self._before is not None:
       found["moved"] = float(np.mean(own != np.array(self._before)))
     self._before = own.tolist()
@@ -95,6 +96,8 @@ class Clusters(Study):
     known = [line for line in lines if "clusters" in line]
     if known:
       found = {name: [line["clusters"].get(name) for line in known] for name in ("of", "sizes")}
+      most = max(map(len, found["sizes"]))  # clusters may come to be
+      found["sizes"] = [[*own, *[0] * (most - len(own))] for own in found["sizes"]]
       plot_clusters(
         [line["round"] for line in known], found["sizes"], self.run.figures / "clusters.png",
         of=None if found["of"][0] is None else found["of"], hidden=self.run.hidden, title=self.run.title,
@@ -127,6 +130,7 @@ def memberships(client: ClientUpdate) -> ClientUpdate:
 def report(weights: ArrayLike, hidden: ArrayLike | None = None) -> dict[str, Any]:
   """Describes the clusters of clients, where client i belongs to group m by w_im.
 
+  The last groups may not exist, whose weights are NaN; they are left out.
   `sizes` are the numbers of clients whose largest weight is that of each group, `sure` the mean of the
   largest weights, `of` each client's group, for up to a hundred clients. With the hidden clusters h, `purity`
   is Σ_m max_h n_mh / K and `rand` is `adjusted_rand`.
@@ -136,6 +140,7 @@ def report(weights: ArrayLike, hidden: ArrayLike | None = None) -> dict[str, Any
     hidden: the hidden cluster of each client, int [K]; None if it is not known.
   """
   w = np.asarray(weights, np.float64)
+  w = w[:, ~np.isnan(w).any(0)]
   own = w.argmax(1)
   found: dict[str, Any] = {
     "sizes": np.bincount(own, minlength=w.shape[1]).tolist(), "sure": float(w.max(1).mean())

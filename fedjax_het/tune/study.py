@@ -85,6 +85,32 @@ def run_tune(
     NonFiniteLoss: every trial has diverged.
     Stopped: SIGTERM or Ctrl-C was received, and a checkpoint is written.
   """
+  best, found = find(
+    config, space, workdir, where, trials=trials, batch=batch, member_batch=member_batch,
+    checkpoint_seconds=checkpoint_seconds, display=display,
+  )  # fmt: skip
+  summary = run_experiment(
+    with_values(written(config), best.values), os.fspath(workdir_of(workdir).root / "best"), where,
+    checkpoint_seconds=checkpoint_seconds, display=display,
+  )  # fmt: skip
+  return summary, found
+
+
+@in_words()
+@in_float32()
+def find(
+  config: Any, space: Space | None, workdir: str, where: Where = EVERYWHERE, *, trials: int,
+  batch: int = BATCH, member_batch: int | None = None, checkpoint_seconds: float = 600.0,
+  display: Display = TERMINAL,
+) -> tuple[Trial, list[Trial]]:  # fmt: skip
+  """Tunes numbers of a configuration as `run_tune`, without the run of the best; test parts are not read.
+
+  Returns:
+    (the best trial, all trials).
+
+  Raises:
+    SettingError, NonFiniteLoss, Stopped: see `run_tune`.
+  """
   where.check()
   if where.device_states is not None:
     problem = "trials train as one program, which keeps its clients' states on the devices"
@@ -118,11 +144,7 @@ def run_tune(
     plot_trials(found, maximize, root.figures / "tuning.png", title=title.replace("$", r"\$"))
   best = best_of(found, maximize)
   display.show(trials_table(found, best), in_short(found, best))
-  summary = run_experiment(
-    with_values(base, best.values), os.fspath(root.root / "best"), where,
-    checkpoint_seconds=checkpoint_seconds, display=display,
-  )  # fmt: skip
-  return summary, found
+  return best, found
 
 
 def best_of(trials: list[Trial], maximize: bool) -> Trial:

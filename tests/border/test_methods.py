@@ -22,7 +22,8 @@ def test_an_entry_is_what_it_makes(section, name):
   part = bare(method)
   kinds = {"algorithm": fh.ClientUpdate, "mixing": fh.Mixing, "server": fh.ServerUpdate,
            "aggregation": fh.Aggregation, "participation": fh.Participation,
-           "uploads": fh.Upload, "attack": fh.Attack, "system": fh.System}  # fmt: skip
+           "uploads": fh.Upload, "attack": fh.Attack, "system": fh.System,
+           "asynchronous": fh.Asynchronous}  # fmt: skip
   assert isinstance(part, kinds[section]) and part.name == method.name == name
   assert {*method.shares.values()} <= {*method.settings} and not {*method.shares} & {*method.settings}
   assert all(setting.default is not inspect.Parameter.empty for setting in method.settings.values())

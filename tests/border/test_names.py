@@ -35,6 +35,7 @@ WRITTEN = {
     "Tiny-ImageNet": "tiny_imagenet", "TinyImageNet": "tiny_imagenet", "FEMNIST": "femnist",
     "CelebA": "celeba",
     "Speech Commands": "speech_commands", "HAM-10000": "ham10000", "ISIC-2019": "isic2019", "digit": "digits",
+    "FSDD": "fsdd",
   },
   "model": {
     "ResNet-18": "resnet18", "ResNet18": "resnet18", "VGG-11": "vgg11", "MobileNetV2": "mobilenet_v2",

@@ -34,7 +34,8 @@ REFUSED = {  # method -> what it reads beside gradients
   "fedlc": "calibration", "fedrs": "calibration", "fedrod": "calibration", "gpfl": "first states",
   "fedproto": "data", "fedala": "data", "feddbe": "first pass", "per_fedavg": "batch",
   "mime": "first pass", "mimelite": "data", "ifca": "data", "fedem": "batch", "fedfomo": "validation",
-  "fedgen": "data", "feddf": "the range of the examples", "fedpac": "data", "fedas": "data", "fd": "data",
+  "fedpac": "data", "fedas": "data", "fd": "data", "fedgen": "data",
+  "feddf": "range of examples",
 }  # fmt: skip
 DEFAULT = ("scaffold", "fedala")  # of the tests that are not slow
 

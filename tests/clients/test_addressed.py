@@ -176,7 +176,13 @@ def test_cfl_recovers_planted_clusters_and_averages_within_them():
     assert after.server.number == counts[-1] == len(np.unique(now))
   assert counts[:3] == [1, 1, 1] and counts[-1] >= 2
   assert not {*now[:5]} & {*now[5:]}, now
-  np.testing.assert_array_equal(part.studies.groups(None, after.server, ()), np.eye(3)[now])
+  groups = np.asarray(part.studies.groups(None, after.server, ()))
+  np.testing.assert_array_equal(groups[:, : counts[-1]], np.eye(3)[now][:, : counts[-1]])
+  assert np.isnan(groups[:, counts[-1] :]).all() and groups.shape == (len(sizes), 3)
+  before = part.studies.groups(
+    None, part.needs.brings["server"].init(part.init_broadcast(jax.random.key(0))), ()
+  )
+  assert (before[:, 0] == 1).all() and np.isnan(before[:, 1:]).all()
 
 
 @pytest.mark.slow

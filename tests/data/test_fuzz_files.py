@@ -121,7 +121,7 @@ def _small(name):
 READERS = {
   **{name: _small(name) for name in (
     "cifar100", "tiny_imagenet", "femnist", "shakespeare", "reddit", "celeba", "speech_commands", "isic2019",
-    "mqp",
+    "mqp", "fsdd",
   )},
   "femnist.npz": ("femnist", lambda f, p: _npz(f / "femnist" / "femnist_by_writer.npz", p, False)),
   "femnist.npz, compressed": ("femnist", lambda f, p: _npz(f / "femnist" / "femnist_by_writer.npz", p, True)),

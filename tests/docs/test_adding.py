@@ -1,4 +1,4 @@
-"""docs/adding.md and adding_conditions.md as a new user takes them.
+"""docs/adding.md, adding_methods.md and adding_conditions.md as a new user takes them.
 
 Their files and lines go into a copy of the package, and run there.
 """
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from quick_compiler import environment
 from sklearn.datasets import load_wine
+from small_parts import federation, float64, linear, linear_loss_and_gradient, one_client, rows_of
 
 import fedjax_het as fh
 from fedjax_het.config.plan import plan
@@ -25,11 +26,14 @@ from fedjax_het.experiment import quickstart
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text()
-PAGES = PAGE, (ROOT / "docs" / "adding_conditions.md").read_text()
-SECTIONS = dict(part.split("\n", 1) for page in PAGES for part in page.split("\n## ")[1:])
+PAGES = PAGE, *((ROOT / "docs" / f"adding_{kind}.md").read_text() for kind in ("methods", "conditions"))
+SECTIONS = dict(
+  part.split("\n", 1) for page in PAGES for part in page.split("\n## ")[1:] if "```python" in part
+)
 SMALL = ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]
 LEAVES = {  # fields of the summary that say that what was added did the work
   "A method": lambda summary: summary["algorithm"] == "signsgd",
+  "A term": lambda summary: summary["algorithm"] == "fisher_prox",
   "A mixing": lambda summary: summary["mixing"] == "superquantile",
   "A model": lambda summary: summary["metrics"],
   "A data set": lambda summary: summary["dataset"] == "wine",
@@ -98,7 +102,7 @@ def names() -> dict:
 
 def test_every_example_is_short_and_has_a_file_to_copy_from():
   assert [name.partition(" ")[2] for name in SECTIONS] == [
-    "method", "mixing", "model", "data set", "task", "study",
+    "method", "mixing", "model", "data set", "task", "study", "term",
     "participation", "upload transform", "aggregation", "attack", "system",
   ]  # fmt: skip
   for name, text in SECTIONS.items():
@@ -213,3 +217,27 @@ def test_a_data_set_of_ones_own_is_found(monkeypatch):
   config.dataset = "own"
   plan(config)
   assert fh.data.load("own") is source
+
+
+@pytest.mark.slow
+def test_the_term_s_fisher_diagonals_by_hand(names):
+  """Mean squares of examples' gradients, by NumPy, and the pull of the term; without it, FedAvg."""
+  data, local = federation((7, 3)), dict(lr=0.1, epochs=1, batch_size=7, momentum=0.0, weight_decay=0.0)
+  part = names["fisher_prox"](linear()._replace(head=("fc",)), lam=0.5, **local)
+  run = lambda part, sent: jax.jit(part.update)(  # noqa: E731
+    jax.random.key(0), sent, (), one_client(data, 0), fh.Context()
+  )[0]
+  first = part.init_broadcast(jax.random.key(0))
+  upload, plain = run(part, first), run(fh.fedavg(linear(), **local), first._replace(even=()))
+  np.testing.assert_allclose(upload.params["fc"]["kernel"], plain.params["fc"]["kernel"], rtol=1e-6)
+  x, y = rows_of(data, 0)
+  slopes = [linear_loss_and_gradient(float64(upload.params), x[i : i + 1], y[i : i + 1])[1] for i in range(7)]
+  wanted = np.mean([one["fc"]["kernel"] ** 2 for one in slopes], axis=0)
+  np.testing.assert_allclose(upload.even["fc"]["kernel"], wanted, rtol=1e-4, atol=1e-7)
+  # From another model than the received one, one step of all rows is along 2 λ f (θ - θ^g) as well.
+  moved = names["fisher_prox"](linear()._replace(head=("fc",)), lam=0.5, **{**local, "epochs": 2})
+  found = run(moved, first._replace(even=upload.even)).params["fc"]["kernel"]
+  start, second = float64(first.params)["fc"]["kernel"], float64(upload.params)
+  slope = linear_loss_and_gradient(second, x, y)[1]["fc"]["kernel"]
+  pull = 2 * 0.5 * np.asarray(upload.even["fc"]["kernel"]) * (second["fc"]["kernel"] - start)
+  np.testing.assert_allclose(found, second["fc"]["kernel"] - 0.1 * (slope + pull), rtol=1e-4, atol=1e-6)

@@ -3,8 +3,8 @@
 Python runs page by page, all blocks of a page in one namespace. Commands are started. The first of a page
 that trains does so, with few rounds where the page has many; the others, and those that name DATA, which has
 to be fetched, go as far as their configuration: its fields are listed, or a table's runs are planned.
-docs/adding.md and adding_conditions.md have their own test; docs/results/ are records of what was run. The
-cells of docs/notebook.ipynb run in turn.
+docs/adding.md, adding_methods.md and adding_conditions.md have their own test; docs/results/ are records of
+what was run. The cells of docs/notebook.ipynb run in turn.
 """
 
 import json
@@ -27,7 +27,7 @@ matplotlib.use("agg")
 ROOT = Path(__file__).parents[2]
 NOT_RUN = "# Not run by the tests: "
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-ADDING = ("adding", "adding_conditions")
+ADDING = ("adding", "adding_methods", "adding_conditions")
 ELSEWHERE = {**dict.fromkeys(ADDING, "test_adding.py"), "tasks": "test_readme.py"}  # whose Python runs there
 FEW = "--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=2"
 SHORT = ("--list", "--describe", "--dry_run")  # commands that train nothing

@@ -99,14 +99,6 @@ def test_speeds_of_another_form_are_refused(ragged, speeds, words):
     work_seconds(fh.federated(fh.fedavg(mlp()), system=fh.System(speeds)), KEY, ragged, 2)
 
 
-def test_a_system_alone_changes_no_bit(ragged):
-  run = dict(rounds=2, cohort_size=2, key=KEY)
-  plain, timed = (
-    fh.run(fh.federated(fh.fedavg(mlp()), system=system), ragged, **run) for system in (None, SYSTEM)
-  )
-  jax.tree.map(np.testing.assert_array_equal, plain.state.broadcast, timed.state.broadcast)
-
-
 def test_a_system_that_is_none_is_refused():
   with pytest.raises(SettingError, match="system = 'constant': is not a System"):
     fh.federated(fh.fedavg(mlp()), system=fh.system.constant)

@@ -13,6 +13,7 @@ import fedjax_het as fh
 from fedjax_het.engine.cohort import participation_key, system_key
 from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.engine import Engine
+from fedjax_het.engine.timed import timed
 from fedjax_het.errors import SettingError
 from fedjax_het.participation.available import drawn_uniformly
 from fedjax_het.parts import Draw, Participation
@@ -205,6 +206,7 @@ def test_how_many_are_asked(cohort, over, rows):
   assert infos.contacted.all()
 
 
+@pytest.mark.slow
 def test_a_single_client():
   system = fh.system.constant(step_seconds=1.0, bytes_per_second=1e9, deadline=2.5, over_selection=2.0)
   data = federation([40])
@@ -214,6 +216,7 @@ def test_a_single_client():
   assert Clock(algorithm, data, 1, KEY).rounds(infos).round(5).tolist() == [2.0, 2.0]
 
 
+@pytest.mark.slow
 def test_nobody_is_in_time():
   """The server waits until the deadline, and nothing else changes."""
   system = fh.system.constant(step_seconds=9.0, deadline=3.0, server_seconds=1.0)
@@ -248,6 +251,24 @@ def test_independent_cohorts_may_be_selected_by_speed():
 def test_parts_that_cannot_do_with_the_fastest_are_refused(federated, words):
   with pytest.raises(SettingError, match=f"system = 'constant': .*{words}"):
     parts(fh.fedavg(linear()), system=fh.system.constant(over_selection=1.3), **federated)
+
+
+def test_a_draw_says_what_is_known_of_its_clients():
+  """Under a deadline alone too slow ones have the probability 0; who is fastest is not known before."""
+  data = federation(SIZES)
+  for timing in (dict(deadline=0.6), dict(deadline=0.6, over_selection=1.5)):
+    system = fh.system.lognormal(**FAST, **timing)
+    part = timed(parts(fh.fedavg(linear(), **SGD), system=system), data, COHORT).participation
+    key, rows = participation_key(jax.random.split(KEY, 3)[2]), part.rows(len(SIZES), COHORT)
+    state = jax.jit(part.init, static_argnums=2)(key, jnp.array(SIZES), COHORT)
+    drawn = jax.jit(part.draw, static_argnums=(3, 4))(key, jnp.int32(3), state, len(SIZES), rows)
+    transfer, step, _ = seconds_of_clients(system, 2 * 4 * 15)
+    fits = (transfer + step)[drawn.ids] <= 0.6
+    assert fits.any() and not fits.all() and ((drawn.work > 0) & (drawn.work <= 1)).all()
+    expected = np.nan if "over_selection" in timing else np.where(fits, COHORT / len(SIZES), 0.0)
+    np.testing.assert_allclose(drawn.probability, np.broadcast_to(expected, rows), rtol=1e-5)
+    chex.assert_trees_all_equal(drawn.state, state)
+    assert part.cuts_work and part.ahead
 
 
 @pytest.mark.slow
@@ -288,9 +309,9 @@ def test_a_method_without_steps_has_a_clock():
 
 def test_speeds_that_are_no_numbers_above_0_are_refused():
   system = fh.System(lambda key, sizes: fh.Speeds(jnp.zeros(len(sizes)).at[0].set(1.0), jnp.ones(len(sizes))))
-  data, algorithm = federation(SIZES), parts(system=system)
+  clock = Clock(parts(system=system), federation(SIZES), COHORT, KEY)
   with pytest.raises(SettingError, match=r"client 1 has step_seconds = 0\.0"):
-    Clock(algorithm, data, COHORT, KEY).rounds(trained(algorithm, data, rounds=1)[1])
+    clock.expected()
 
 
 @pytest.mark.slow

@@ -95,6 +95,22 @@ def test_clients_that_keep_a_state_are_not_hidden_by_chance():
   assert everybody is not None and everybody.told(2)["accountant"] == "Gaussian"
 
 
+def test_where_time_decides_who_arrives_no_chance_hides_a_client():
+  """Asynchronous rounds of B uploads, and an over-selection; a deadline goes by each client's own time."""
+  settings = dict(mixing=fh.mixing.uniform(), aggregation=gaussian(noise_multiplier=4.0, delta=DELTA))
+  slow = fh.system.lognormal
+  ways = {
+    "buffer": dict(asynchronous=fh.asynchronous.fedbuff(buffer_size=2, concurrency=4), system=slow()),
+    "over": dict(system=slow(over_selection=1.5)), "deadline": dict(system=slow(deadline=9.0)),
+  }  # fmt: skip
+  for way, more in ways.items():
+    made = fh.federated(fh.fedavg(linear()), **settings, **more)
+    found = Ledger.of(made, federation(SIZES), S)
+    assert found is not None and found.rounds is not None
+    assert found.told(2)["accountant"] == ("RDP" if way == "deadline" else "Gaussian")
+    assert found.rounds.sampling.expected == (2.0 if way == "buffer" else 5.0)
+
+
 def test_no_noise_has_no_bound_and_no_round_has_none_to_pay():
   found = ledger(noise_multiplier=0.0)
   assert found.epsilon(1) == math.inf and found.epsilon(0) == 0.0

@@ -117,3 +117,12 @@ def test_noise_for_a_mean_is_refused_beside_what_is_none():
   fh.federated(
     client, fh.mixing.uniform(), fh.server.particles(3, pixels="free"), aggregation=fh.aggregation.median()
   )
+
+
+@pytest.mark.slow
+def test_the_list_says_with_which_mixing_it_goes():
+  from fedjax_het.config.listing import goes_with
+
+  found = goes_with("aggregation", "gaussian")
+  assert found.endswith("; mixing: uniform") and "fedevg" in found and "scaffold" not in found
+  assert "mixing" not in goes_with("aggregation", "median")

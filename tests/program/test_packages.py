@@ -65,6 +65,11 @@ def test_a_stranger_s_method_trains_without_a_fork(tmp_path):
     [*command[:3], "--list=lazy_average"], env=environment, cwd=ROOT, capture_output=True, text=True
   )
   assert "a stranger's" in listed.stdout and "label_smoothing" in listed.stdout
+  text = f"import fedjax_het as fh; print(fh.load_run({str(tmp_path / 'run')!r}))"
+  loaded = subprocess.run(
+    [sys.executable, "-c", text], env=environment, cwd=ROOT, capture_output=True, text=True
+  )
+  assert "Run(lazy_average on digits" in loaded.stdout, loaded.stderr
 
 
 @pytest.mark.slow

@@ -79,6 +79,16 @@ def _speech_commands(folder: Path, patch) -> None:
   write(folder / "speech_commands", files)
 
 
+def _fsdd(folder: Path, patch) -> None:
+  for i in range(CLIENTS * ROWS):
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+      file.setparams((1, 2, 8_000, 0, "NONE", ""))
+      file.writeframes(RNG.integers(-9000, 9000, 2_000).astype("<i2").tobytes())
+    name = f"{i % 2}_{'abcdefghij'[i // ROWS % 10] * (1 + i // ROWS // 10)}_{i % ROWS}.wav"
+    write(folder / "fsdd", {f"recordings/{name}": content.getvalue()})
+
+
 def _isic2019(folder: Path, patch) -> None:
   count = 6 * 10
   patch.setattr(isic2019, "ROWS", count)

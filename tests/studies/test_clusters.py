@@ -32,6 +32,8 @@ def test_the_report_by_hand():
   assert found["rand"] == pytest.approx(0.8 / 3.3)
   assert set(report(weights)) == {"of", "sizes", "sure"}
   assert "of" not in report(np.ones((101, 2)))
+  later = np.c_[weights, np.full((6, 2), np.nan)]  # of groups that do not exist yet
+  assert report(later, HIDDEN) == found
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -82,7 +84,9 @@ def test_groups_that_the_server_knows_are_read_of_the_state_and_moves_survive_a_
   told = Clusters.rows({"clusters": second}).plain
   assert told == "clusters of 1, 0, 2 clients; 66.7 % pure, Rand index -0.50"
   assert Clusters.rows({}) is None
-  lines = [{"round": 1, **first}, {"round": 2, "clusters": second}]
+  alone = again.watch(None, moment(np.c_[np.ones(3), np.full((3, 2), np.nan)]))["clusters"]
+  assert alone["sizes"] == [3] and alone["of"] == [0, 0, 0] and alone["moved"] == pytest.approx(2 / 3)
+  lines = [{"round": 0, "clusters": alone}, {"round": 1, **first}, {"round": 2, "clusters": second}]
   assert [curve.metric for curve in study.curves(lines)] == ["purity", "moved"]
   study.draw(lines, {})
   assert is_png(tmp_path / "clusters.png")

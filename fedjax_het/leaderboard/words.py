@@ -1,0 +1,54 @@
+"""What the page of all tasks says beside its figures."""
+
+from fedjax_het.leaderboard.budget import CORE_MINUTES, LEAST, MOST, SEEDS
+
+ABOUT = f"""# Leaderboard
+
+Every method on several tasks, each tuned with the same budget: about {CORE_MINUTES:g} core-minutes a method
+and task, which is a fixed number of trials ({LEAST} to {MOST}, in
+[configs/leaderboard.py](../configs/leaderboard.py)) of the learning rate and of one or two of the method's
+own strengths, by [successive halving](tuning.md) on the clients' validation parts. What is best then runs
+with {len(SEEDS)} fresh seeds, which also draw other clients' rows and splits; the seeds are the same for all
+methods. Figures are of the clients' test parts. All methods of a task have the same rounds, network, local
+epochs and batch size.
+
+`±` is half of the 95 % interval of the mean over the seeds. Methods are compared with the best one over the
+paired seeds. Those that cannot be told apart from it are the first group: they come first, in alphabetical
+order, and no order among them is claimed. The others follow by their means; nothing is claimed of the order
+among those either ([how](#how-methods-are-compared))."""
+HOW = """## How methods are compared
+
+By Hsu's multiple comparisons with the best, with the methods as treatments and the seeds as blocks. The
+variance is pooled over the methods whose standard deviation over the seeds is within a factor of three of the
+best one's; where the differences of a pair vary more than that, their own variance counts. Every other method
+is compared with the best by Welch's test, with Holm's correction. In simulations the true best method is left
+out of the first group in fewer than 5 of 100 boards, also where methods vary by up to that factor
+([metrics/groups.py](../fedjax_het/metrics/groups.py),
+[tests/metrics/test_groups.py](../tests/metrics/test_groups.py)). The smallest difference that could have been
+seen stands with each task.
+
+## Rows of your own
+
+A row that has raw figures in [results/raw/leaderboard](results/raw/leaderboard) is not run again. A stopped
+call goes on where it was, and `--minutes` ends one between two rows. `--dry_run` says what is there, missing
+or stale: a row is stale if its settings, its space, its trials or the module of its method have changed. Its
+raw figures are deleted to make it again.
+
+```sh
+python -m fedjax_het.leaderboard --tasks=digits --methods=fedavg,ditto --minutes=150 --data_dir=DATA
+```
+
+`python -m fedjax_het.leaderboard --page=docs` writes these pages. A method of your own is five lines in a
+module of your package, which its [entry point](packages.md) names, and then `--methods=mine`:
+
+```python
+# Not run by the tests: my_package is the reader's.
+from fedjax_het.leaderboard.spaces import SPACES
+from fedjax_het.methods import METHODS, Method
+from my_package.methods import mine
+
+METHODS["algorithm"]["mine"] = Method("mine", mine, "what it does", "where it is published")
+SPACES["mine"] = {"strength": "0.01:1:log"}, "grid of the paper"
+```
+
+It has as many trials as FedAvg, and its raw figures go where `--raw` says."""
