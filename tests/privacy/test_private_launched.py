@@ -56,7 +56,7 @@ def test_a_run_says_before_it_trains_what_it_will_guarantee():
 def test_every_line_has_epsilon_and_a_continued_run_the_same(tmp_path, capsys):
   whole = tmp_path / "whole"
   summary = run_experiment(config(noise_multiplier=3.0), str(whole), ONE)
-  assert re.search(r"epsilon [\d.]+", capsys.readouterr().out)
+  assert re.search(r"ε [\d.]+", capsys.readouterr().out)
   found = [line["privacy"] for line in lines(whole)]
   assert [own["epsilon"] for own in found] == pytest.approx([of_uniform(3.0, t) for t in (2, 4)])
   assert {own["delta"] for own in found} == {20**-1.1}
