@@ -29,28 +29,28 @@ TASKS = {  # `what`: the kind of difference between clients, and what it asks of
   "digits": dict(
     what="label and quantity skew: Dirichlet(0.1) over 30 clients; asks for θ of each client",
     dataset="digits", clients=30, partition={"name": "dirichlet", "alpha": 0.1}, model=MLP, rounds=40,
-    cohort=30, epochs=5, batch=10, lr="0.005:0.5:log", valid=0.2,
+    cohort=30, epochs=5, batch=10, lr="0.01:2:log", valid=0.2,
   ),
   "mnist_shards": dict(
     what="label skew: two shards of label-sorted images for each of 100 clients; asks for θ of each client",
     dataset="mnist", clients=100, partition=SHARDS, model=MLP, rounds=100, cohort=10, epochs=1, batch=20,
-    lr="0.005:0.5:log",
+    lr="0.01:2:log",
   ),
   "mnist_rotated": dict(
     what="feature skew: four hidden rotations over 40 clients, equal labels; asks for θ of each cluster",
     dataset="mnist", options={"examples": 12000}, clients=40, partition={"name": "iid"},
     shift={"name": "rotation", "clusters": 4}, model=MLP, rounds=50, cohort=40, epochs=1,
-    batch=20, lr="0.005:0.5:log",
+    batch=20, lr="0.01:2:log",
   ),
   "femnist": dict(
     what="feature, label and quantity skew: 300 writers; asks for a shared θ, adapted a little",
     dataset="femnist", partition={"name": "natural", "sample": 300}, model=CNN, rounds=150, cohort=10,
-    epochs=1, batch=20, lr="0.005:0.5:log",
+    epochs=1, batch=20, lr="0.01:2:log",
   ),
   "fsdd": dict(
     what="feature skew: six speakers who say the same digits; asks for a shared θ, and for w",
     dataset="fsdd", partition=NATURAL, test=None, model=CNN, rounds=50, cohort=6, epochs=1, batch=20,
-    lr="0.005:0.5:log",
+    lr="0.01:2:log",
   ),
   "shakespeare": dict(
     what="label and quantity skew: 100 speaking roles, next character; asks for a shared θ",
@@ -71,7 +71,7 @@ TASKS = {  # `what`: the kind of difference between clients, and what it asks of
   "cifar10": dict(
     what="label and quantity skew: Dirichlet(0.1) over 100 clients, colour photographs; asks for θ",
     dataset="cifar10", clients=100, partition={"name": "dirichlet", "alpha": 0.1}, model={"name": "two_cnn"},
-    rounds=500, cohort=10, epochs=5, batch=50, lr="0.005:0.5:log", gpu=True,
+    rounds=500, cohort=10, epochs=5, batch=50, lr="0.01:2:log", gpu=True,
   ),
 }  # fmt: skip
 # No rows: name -> why.

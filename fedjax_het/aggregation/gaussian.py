@@ -187,6 +187,7 @@ def gaussian(
   return Aggregation(
     init, combine, "gaussian", Needs(covers=COVERED, check_rounds=check_rounds), uses_mixing=False,
     of_updates=True, is_mean=lambda mixing: nothing and mixing.even, by_expected=True,
+    figures=(lambda state: {"clip": state.bound}) if adaptive else None,
     mechanism=Mechanism(multiplier, delta, strategy=of_rounds if chain else None),
     check_sampling=check_sampling,
   )  # fmt: skip

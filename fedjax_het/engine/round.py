@@ -71,7 +71,7 @@ class RoundInfo(NamedTuple):
     losses: F_i before local training, float32 [S]. If the mixing part does not ask for them, they are None in
       the program that trains, and NaN in what the engine returns.
     clients: the clients' `Info`, each leaf [S].
-    figures: diagnostics of the mixing and the server part, see `Mixing.figures`; () if there are none.
+    figures: diagnostics of the mixing, aggregation and server parts, see `Mixing.figures`; () for none.
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
       not is 0 everywhere. In a round in which none does, nothing but the participation part's state changes,
       unless the aggregation part is `by_expected`.
@@ -180,14 +180,16 @@ def sampling_of(algorithm: Algorithm, data: FederatedData, state: State, cohort_
 
 
 def figures_of(algorithm: Algorithm, state: State, feedback: Feedback) -> Any:
-  """Returns what mixing and server part report of a round, by name; () if nothing. `state` is that after."""
-  mixing, server = algorithm.mixing.figures, algorithm.server.figures
+  """Returns what the server's parts report of a round, by name; () if nothing. `state` is that after."""
+  mixing, server, own = algorithm.mixing.figures, algorithm.server.figures, algorithm.aggregation.figures
   found = {} if mixing is None else {**mixing(feedback)}
+  if own is not None:
+    found |= own(state.aggregation)
   if server is not None:
-    own = server(state.server, feedback)
-    check_scalars("server's figures", own)
-    found |= own
-  return found if mixing or server else ()
+    told = server(state.server, feedback)
+    check_scalars("server's figures", told)
+    found |= told
+  return found if mixing or server or own else ()
 
 
 def server_step(

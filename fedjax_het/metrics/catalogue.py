@@ -64,6 +64,8 @@ METRICS: dict[str, Metric] = {
 # Figures that parts report of their rounds, and the training loss; neither direction counts as better.
 FIGURES: dict[str, Metric] = {
   "train_loss": Metric("train loss", "training loss", note="mean over cohorts and rounds"),
+  "epsilon": Metric("ε", "ε", note="of all rounds so far"),
+  "clip": Metric("clip", "clip", note="the bound of an update's length after a round, mean over the rounds"),
   "cosine": Metric(
     "cosine",
     "cosine",

@@ -128,8 +128,8 @@ def critical(comparisons: int, degrees: int, alpha: float) -> float:
     degrees: ν >= 1.
     alpha: α.
   """
-  ends = (float(stdtrit(degrees, 1.0 - own)) for own in (alpha * (1.0 + 1e-6), 0.999 * alpha / comparisons))
-  return float(brentq(lambda d: below(d, comparisons, degrees) - (1.0 - alpha), *ends, xtol=1e-9))
+  most = 1.0 + float(stdtrit(degrees, 1.0 - alpha / comparisons))  # above Bonferroni's value, which is larger
+  return float(brentq(lambda d: below(d, comparisons, degrees) - (1.0 - alpha), 0.0, most, xtol=1e-9))
 
 
 def below(d: float, comparisons: int, degrees: int) -> float:

@@ -4,6 +4,7 @@ from typing import Unpack
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_het.errors import SettingError, is_one, is_zero
 from fedjax_het.participation.among import Arrival, UpToOne, among, everybody_arrives, expected
@@ -89,8 +90,8 @@ def cyclic(blocks: Count = 2, period: Count = 1, **arrival: Unpack[Arrival]) -> 
     return now, now.astype(jnp.float32)
 
   def sampling(num, size):
-    blocks_of = [i * blocks // num for i in range(num)]
-    mean = sum(min(size, blocks_of.count(block)) for block in range(blocks)) / blocks
+    counts = np.bincount(np.arange(num) * blocks // num, minlength=blocks)
+    mean = float(np.minimum(counts, size).mean())
     return Sampling("cyclic", "any", num, size, mean, separation=blocks if period == 1 else 1)
 
   return among(there, "cyclic", arrival, Needs(check_cohort=check_cohort), sampling=sampling)

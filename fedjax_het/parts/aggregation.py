@@ -1,7 +1,9 @@
 """The aggregation part of an algorithm: how a cohort's uploads become one message."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+import jax
 
 from fedjax_het.parts.message import Message, PyTree
 from fedjax_het.parts.mixing import Mixing
@@ -27,6 +29,8 @@ class Aggregation(NamedTuple):
       they received after local training, see `Needs.uploads_model`.
     is_mean: (mixing part) -> whether the aggregate is the weighted mean with it, as of a trimmed mean that
       trims nothing; `federated` then leaves the part out.
+    figures: (state after the round) -> name -> float32 scalar, per-round diagnostics for logging; never fed
+      back into training. None for none.
     by_expected: whether `combine` divides by how many clients a round is expected to have, not by who came:
       it then takes the run's `Sampling` as a seventh argument, `present` may be False for all, and its
       aggregate moves the server in a round in which nobody arrives, too. `is_mean` then holds only where a
@@ -42,6 +46,7 @@ class Aggregation(NamedTuple):
   uses_mixing: bool = True
   of_updates: bool = False
   is_mean: Callable[[Mixing], bool] = lambda mixing: False
+  figures: Callable[[PyTree], Mapping[str, jax.Array]] | None = None
   by_expected: bool = False
   mechanism: Mechanism | None = None
   check_sampling: Callable[[Sampling], None] | None = None

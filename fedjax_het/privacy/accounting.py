@@ -25,6 +25,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedjax_het.errors import SettingError
 from fedjax_het.parts.privacy import Sampling, Strategy
 
@@ -113,8 +115,9 @@ def _poisson(
   """Computes ε from losses that are rounded up to multiples of `interval`, so that ε is never too small."""
   widest = 0.5 / multiplier**2 + 10.0 / multiplier  # of little noise there would be no end
   interval = max(interval, widest / MOST_LOSSES)
-  one = _one_round(num_clients, probability, min(capacity, num_clients), multiplier, interval)
-  return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
+  with np.errstate(over="ignore", under="ignore"):  # of losses that have next to no mass
+    one = _one_round(num_clients, probability, min(capacity, num_clients), multiplier, interval)
+    return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
 
 
 @functools.lru_cache(maxsize=4096)

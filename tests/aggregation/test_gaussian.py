@@ -162,7 +162,7 @@ def test_an_empty_round_is_noise_alone():
   state = engine.init(jax.random.key(0))
   before, bound = moved_to(state), float(state.aggregation.bound)
   state, infos = engine.advance(state, 1)
-  assert not infos.present.any()
+  assert not infos.present.any() and float(infos.figures["clip"][0]) == float(state.aggregation.bound)
   away = moved_to(state) - before
   assert np.abs(away).min() > 0 and float(state.aggregation.bound) != bound
 

@@ -120,7 +120,11 @@ def configurations() -> dict[str, ConfigDict]:
     ),
     "private clients": with_values(
       get_config("algorithm=fedavg"),
-      SMALL | {"mixing": {"name": "uniform"}, "aggregation": {"name": "gaussian", "noise_multiplier": 9.0}},
+      SMALL
+      | {
+        "mixing": {"name": "uniform"},
+        "aggregation": {"name": "gaussian", "noise_multiplier": 9.0, "quantile": 0.5},
+      },
     ),
     "drawn": with_values(
       get_config("algorithm=fedavg"),

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +16,13 @@ from small_parts import federation, linear
 
 import fedjax_het as fh
 from fedjax_het.aggregation import gaussian
+from fedjax_het.conditions import AGGREGATIONS
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.build import build, notes_of
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.sweep import run_sweep
+from fedjax_het.methods import SERVERS
 from fedjax_het.program.where import Where
 
 ONE = Where(devices=1)
@@ -56,7 +60,7 @@ def test_a_run_says_before_it_trains_what_it_will_guarantee():
 def test_every_line_has_epsilon_and_a_continued_run_the_same(tmp_path, capsys):
   whole = tmp_path / "whole"
   summary = run_experiment(config(noise_multiplier=3.0), str(whole), ONE)
-  assert re.search(r"epsilon [\d.]+", capsys.readouterr().out)
+  assert re.search(r"ε [\d.]+", capsys.readouterr().out)
   found = [line["privacy"] for line in lines(whole)]
   assert [own["epsilon"] for own in found] == pytest.approx([of_uniform(3.0, t) for t in (2, 4)])
   assert {own["delta"] for own in found} == {20**-1.1}
@@ -69,6 +73,30 @@ def test_every_line_has_epsilon_and_a_continued_run_the_same(tmp_path, capsys):
   assert more["privacy"]["epsilon"] == pytest.approx(of_uniform(3.0, 6))
   again = [line["privacy"] for line in lines(whole)]
   assert len(again) == 3 and again[:2] == found
+
+
+def test_a_run_goes_by_its_number_of_rounds_only_where_noise_is_found_for_them():
+  method = AGGREGATIONS["gaussian"]
+  assert not method.goes_by_rounds({"noise_multiplier": 2.0, "correlation": "none"})
+  assert method.goes_by_rounds({"epsilon": 2.0}) and method.goes_by_rounds({"correlation": "blt"})
+  assert SERVERS["sgld"].goes_by_rounds({}) and not SERVERS["sgd"].goes_by_rounds({})
+
+
+@pytest.mark.slow
+def test_both_ledgers_stand_beside_one_another(tmp_path, capsys):
+  both = with_values(config(noise_multiplier=3.0), {"local": {"dp_clip": 1.0, "dp_sampling": "shuffle"}})
+  summary = run_experiment(both, str(tmp_path / "both"), ONE)
+  assert (summary["privacy"]["of"], summary["privacy_of_records"]["neighbours"]) == ("uploads", "records")
+  shown = capsys.readouterr().out
+  assert "privacy of uploads: ε" in shown and "privacy of a record: ε" in shown
+
+
+@pytest.mark.slow
+def test_no_run_needs_the_packages_unless_it_is_private():
+  code = "import sys, fedjax_het as fh, fedjax_het.run; print([n for n in sys.modules if n in "
+  code += "('dp_accounting', 'jax_privacy')])"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+  assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.slow
