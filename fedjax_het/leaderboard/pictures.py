@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from fedjax_het.leaderboard.summary import Line, Task
 from fedjax_het.metrics.catalogue import shown
@@ -29,7 +30,8 @@ def draw(task: Task, path: Path) -> Path:
   seconds = {line.method: line.mean("train_seconds") for line in task.lines}
   _panel(panels[1], task, seconds, "seconds of training of a seed")
   worst = {line.method: None if (own := line.mean("worst")) is None else factor * own for line in task.lines}
-  clients = "worst client" if task.clients < 10 else "worst tenth of the clients"
+  of = "worst client" if task.clients < 10 else "worst tenth of the clients"
+  clients = f"{axis_label(task.metric)}, {of}"
   _panel(panels[2], task, worst, clients, log=False)
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -58,5 +60,9 @@ def _panel(ax: Axes, task: Task, at: dict[str, float | None], label: str, log: b
         ax.annotate(line.method, place, (4, 3), textcoords="offset points", fontsize=8, color=colour)
   if log:
     ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter(EngFormatter())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+  ax.margins(x=0.12)
   ax.set_xlabel(label)
   decorate(ax, ylabel=axis_label(task.metric))

@@ -12,8 +12,9 @@ with {len(SEEDS)} fresh seeds, which also draw other clients' rows and splits; t
 methods. Figures are of the clients' test parts. All methods of a task have the same rounds, network, local
 epochs and batch size.
 
-`±` is half of the 95 % interval of the mean over the seeds. Methods are compared with the best one over the
-paired seeds. Those that cannot be told apart from it are the first group: they come first, in alphabetical
+`±` is half of the 95 % interval of the mean over the seeds. It holds what all methods share, as some seeds
+draw harder clients; the comparison does not, as it is of differences seed by seed. Methods are compared with
+the best one. Those that cannot be told apart from it are the first group: they come first, in alphabetical
 order, and no order among them is claimed. The others follow by their means; nothing is claimed of the order
 among those either ([how](#how-methods-are-compared))."""
 HOW = """## How methods are compared
