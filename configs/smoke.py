@@ -4,7 +4,8 @@
     python benchmarks/tables/smoke.py --data_dir=DATA
 
 `setting=shards`: 5,000 images of MNIST, 20 clients with two shards each. `setting=rotated`: the same images
-in equal random shares, those of client i turned by 90 (i mod 4) degrees; methods do not see i mod 4. All
+in equal random shares, those of client i turned by 90 (i mod 4) degrees; methods do not see i mod 4.
+`setting=plain`: these shares as they are, to see what the turning does. All
 clients take part in each of 15 rounds of one epoch, B = 10, SGD at 0.05; TwoNN with hidden layers of 64. A
 method's own settings are their defaults. Generators have their smallest network, Adam's usual rate, the
 server that their uploads need, and a TwoNN that is trained on what they generate. `dataset=digits` needs no
@@ -21,6 +22,7 @@ DEFAULTS = {"setting": "shards", "algorithm": "fedavg", "dataset": "mnist", "see
 SETTINGS = {  # partition, feature shift
   "shards": ({"name": "pathological", "shards_per_client": 2, "deal": "random"}, {}),
   "rotated": ({"name": "iid"}, {"name": "rotation", "clusters": 4}),
+  "plain": ({"name": "iid"}, {}),
 }
 DATASETS = {"mnist": {"examples": 5000}, "digits": {}}
 GENERATORS = {  # those that do not train a classifier: model, rate, server

@@ -20,7 +20,7 @@ def cell(**chosen):
 
 @pytest.mark.parametrize("name", ["ifca", "fedevg", "superfed_mm"])
 def test_a_method_is_run_by_its_name_alone(name):
-  assert {*SMOKE["SETTINGS"]} == {*SETTINGS}
+  assert {*SMOKE["SETTINGS"]} == {*SETTINGS, "plain"}
   made = cell(setting="rotated", algorithm=name, dataset="digits")
   assert made.feature_shift == {"name": "rotation", "clusters": 4} and made.num_clients == made.cohort_size
   assert set(made.parts["algorithm"]) == {"name"}
@@ -47,7 +47,11 @@ def test_the_page_is_written_from_the_raw_figures():
     "shards/ifca": row({"personalized": 0.2}, 3.0),
     "shards/fedevg": row({"generated": 0.5, "personalized": None}, 3.0),
   }  # fmt: skip
+  rows["rotated/fedlc"], rows["plain/fedlc"] = row({"global": 0.25}, 1.0), row({"global": 0.75}, 1.0)
   page = "\n".join(smoke.page(rows))
+  assert (
+    "- `fedlc`, rotated: 25.0 %. Without the rotations (`setting=plain`) the same run has 75.0 %." in page
+  )
   assert "| `fedavg` | 80.0 | 70.0 | 1.0 | 1.0 | 2.5 | 60.0 | 60.0 | 1.0 | – |" in page
   assert "| `ifca` | 20.0 | – | 1.5 | 1.0 | 2.5 | 90.0 | – | 2.5 | 75.0 |" in page
   assert "| `fedevg` | 50.0 (generated) | – | 1.5 |" in page
