@@ -135,7 +135,7 @@ REFUSED = {
       fedavg()._replace(task=fh.tasks.regression()), attack=attacks.label_flip()
     ), "changes classes",
   ),
-  "not called": (lambda: fh.federated(fedavg(), attack=attacks.ipm), "is not a Attack.*Call the factory"),
+  "not called": (lambda: fh.federated(fedavg(), attack=attacks.ipm), "is not an Attack.*Call the factory"),
   "share": (lambda: attacks.ipm(1.5), r"share = 1.5: out of range"),
   "no image": (
     lambda: Engine(fh.federated(fedavg(), attack=attacks.backdoor()), federation(SIZES), 5).compile(),
