@@ -166,6 +166,7 @@ def test_the_capacity_is_the_least_that_overflows_with_less_than_1e9th(size):
   assert all(stats.binom.sf(found, n, min(1.0, size / n)) < 1e-9 for n in (size, 2 * size, 10_000, 10**6))
 
 
+@pytest.mark.slow
 def test_without_noise_and_clip_whole_batches_are_plain_training():
   """To rounding: the sum is over single gradients. By default nothing of it is in the program."""
   data = federation((8, 4, 12, 4))

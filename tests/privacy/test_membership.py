@@ -1,5 +1,6 @@
 """Membership inference: its figures, confidences and ratios against scikit-learn and plain loops."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,7 +8,9 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedjax_het.privacy import membership
-from fedjax_het.privacy.membership import Observed, attack_figures, confidence, likelihood_ratios, lira
+from fedjax_het.privacy.membership import Observed, attack_figures, likelihood_ratios, lira
+
+confidence = jax.jit(membership.confidence)
 
 
 def test_the_figures_are_scikit_learns_also_with_ties():

@@ -37,7 +37,10 @@ def gaussian(deviation, delta):
   return optimize.brentq(missed, 0.0, 300.0)
 
 
-@pytest.mark.parametrize(("capacity", "gradients"), [(34, 1), (12, 1), (34, 2)])
+@pytest.mark.parametrize(
+  ("capacity", "gradients"),
+  [(34, 1), pytest.param(12, 1, marks=pytest.mark.slow), pytest.param(34, 2, marks=pytest.mark.slow)],
+)
 def test_drawn_batches_are_the_accountant_s_own_event(capacity, gradients):
   event = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(100, 0.1, capacity, 1.3 / gradients**0.5)
   apart = PLDAccountant(value_discretization_interval=1e-3).compose(event, 3 * 2 * 10).get_epsilon(1e-3)
