@@ -68,8 +68,8 @@ def test_seeds_of_a_sweep_are_each_other_s_shadows(tmp_path):
   # A client's own model has seen few examples often: it tells its members from others.
   assert summary["personalized"]["auc"] > summary["global"]["auc"] + 0.01 > 0.52
   assert all(own["std"] > 0 and 0.4 < own["auc"] < 0.7 for own in found.values())
-  arrays = np.load(tmp_path / "members" / "seed=0" / "membership.npz")
-  assert arrays["member"].sum() == summary["members"] and arrays["ids"].dtype == np.uint64
+  with np.load(tmp_path / "members" / "seed=0" / "membership.npz") as arrays:
+    assert arrays["member"].sum() == summary["members"] and arrays["ids"].dtype == np.uint64
 
 
 @pytest.mark.slow
