@@ -47,8 +47,8 @@ def make_row(
     checkpoint_seconds: see `run_experiment`.
 
   Returns:
-    The row's raw figures, see docs/reading.md. Where all trials or all seeds diverge, or the data show that
-    the method does not go with the task, `failed` says so and there are no `seeds`.
+    The row's raw figures, see docs/reading_parts.md. Where all trials or all seeds diverge, or the data show
+    that the method does not go with the task, `failed` says so and there are no `seeds`.
 
   Raises:
     Stopped: SIGTERM or Ctrl-C came, and a checkpoint is written.
