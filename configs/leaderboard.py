@@ -5,8 +5,9 @@
 
 All methods of a task have its data, network, rounds T, cohort, local epochs, batch size and range of learning
 rates, and plain SGD. A method is a client part with static mixing and the server sgd, or FedAvg's client part
-with another mixing or server. A tenth or a fifth of each client's training rows judges the trials, and is not trained on
-afterwards either. Those of a method's settings that are not tuned are its defaults, but for `FIXED`.
+with another mixing or server. A tenth or a fifth of each client's training rows judges the trials, and is not
+trained on afterwards either. Those of a method's settings that are not tuned are its defaults, but for
+`FIXED`.
 
 TRIALS are plain numbers, so that everybody's budget is the same whatever the machine: as many as 20
 core-minutes a row hold (successive halving, then five seeds), at least 4 and at most 32. They are

@@ -44,7 +44,7 @@ on what a method generates. `time` is the seconds of training beside FedAvg's, o
 work as well; `up` and `down` are kilobytes a client and round; `pure` is the share of the clients in the
 most frequent hidden rotation of their cluster."""
 ONE_IMAGE = (
-  "Averaged generators of clients with few classes, or with four rotations, draw nearly one image for all"
+  "Averaged generators of clients with few classes draw nearly one image for all"
   " classes, as at α = 0.01 in [fedevg_digits.md](fedevg_digits.md)."
 )
 NOTES = {  # method -> a sentence on its figures
@@ -95,7 +95,7 @@ def percent(value: float | None) -> str:
 
 
 def reason(name: str, setting: str, rows: dict[str, Any]) -> str:
-  """Returns why a method is below; for the turned images beside the same ones as they are, where these ran."""
+  """Returns why a method is below: for turned images beside the same ones as they are, if these ran."""
   plain = rows.get(f"plain/{name}")
   if setting == "rotated" and plain:
     return f"Without the rotations (`setting=plain`) the same run has {percent(best(plain))} %."

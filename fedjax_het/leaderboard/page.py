@@ -41,7 +41,7 @@ def write_page(board: Board, raw: Path, docs: Path) -> list[Path]:
   for path, lines in written.items():
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, "\n".join(lines) + "\n")
-  drawn = [draw(task, docs / "images" / "leaderboard" / f"{task.name}.png") for task in tasks if task.lines]
+  drawn = [draw(task, docs / "images" / "leaderboard" / f"{task.name}.png") for task in tasks if task.groups]
   return [*written, *drawn]
 
 
@@ -89,7 +89,7 @@ def _section(board: Board, task: Task, most: int) -> list[str]:
   """Returns a task's section of the page of all tasks, with at most `most` rows behind the first group."""
   lines = [f"## {task.name}", "", f"{_sentence(board.tasks[task.name]['what'])} {_told_apart(task)}"]
   own = f"leaderboard/{task.name}"
-  lines.append(f"[All columns and the picture]({own}.md); [settings]({own}_settings.md).")
+  lines.append(f"[All columns]({own}.md); [settings]({own}_settings.md).")
   if task.lines:
     lines += ["", f"| method | group | {named(task.metric)} | {_worst(task)} |", "|---|---|---|---|"]
     for line in [*task.first, *task.others[:most]]:
@@ -114,11 +114,14 @@ def task_page(board: Board, states: States, task: Task) -> list[str]:
     )  # fmt: skip
     lines += [
       "Weighted: by the clients' test examples. Up and down: bytes of a run. Seconds: training of a seed, as"
-      f" one of {len(SEEDS)} in a program. Tuning: number of trials, and the seconds that they took.", "",
+      f" one of {len(SEEDS)} in a program. Tuning: number of trials, and the seconds that they took. The"
+      " machine may have done other work meanwhile.", "",
       f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}",
       *[_row(task, line) for line in task.lines], "",
-      f"![Accuracy against bytes, seconds and the worst clients](../images/leaderboard/{task.name}.png)", "",
     ]  # fmt: skip
+  if task.groups:
+    picture = f"../images/leaderboard/{task.name}.png"
+    lines += [f"![Accuracy against bytes, seconds and the worst clients]({picture})", ""]
   lines += [f"- No figures of `{method}`: {reason}" for method, reason in task.failed.items()]
   missing = [f"`{row.method}`" for row in states.missing if row.task == task.name]
   lines += [f"- Still to run: {', '.join(missing)}."] if missing else []

@@ -15,7 +15,6 @@ from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.leaderboard.board import Board, Row
 from fedjax_het.leaderboard.budget import SEEDS
 from fedjax_het.leaderboard.raw import fingerprint, made_by
-from fedjax_het.methods import METHODS
 from fedjax_het.program.display import Display
 from fedjax_het.program.where import Where
 from fedjax_het.tune.report import Trial
@@ -25,7 +24,11 @@ from fedjax_het.workdir.folder import read_record, write_atomic
 from fedjax_het.workdir.provenance import provenance
 
 CLOCK = "seconds.json"
-OF_METHODS = (*METHODS, "local", "model", "cohort_size", "task")  # settings by which the data refuse a method
+# Settings of the call, whose errors say nothing of the row; any other refusal is the method's.
+OF_CALL = (
+  "workdir", "data_dir", "dataset", "dataset_options", "tune", "devices", "mesh", "device_states",
+  "distributed", "client_batch", "member_batch", "checkpoint_seconds",
+)  # fmt: skip
 EDGE = 0.05  # of a range, at either end, within which a chosen value is said to be at its edge
 
 
@@ -47,8 +50,8 @@ def make_row(
     checkpoint_seconds: see `run_experiment`.
 
   Returns:
-    The row's raw figures, see docs/reading.md. Where all trials or all seeds diverge, or the data show that
-    the method does not go with the task, `failed` says so and there are no `seeds`.
+    The row's raw figures, see docs/reading_parts.md. Where all trials or all seeds diverge, or the data show
+    that the method does not go with the task, `failed` says so and there are no `seeds`.
 
   Raises:
     Stopped: SIGTERM or Ctrl-C came, and a checkpoint is written.
@@ -74,7 +77,7 @@ def make_row(
   except NonFiniteLoss as error:
     return found | {"failed": str(error), "provenance": provenance()}
   except SettingError as error:
-    if error.setting.partition(".")[0] not in OF_METHODS:
+    if error.setting.partition(".")[0] in OF_CALL:
       raise
     return found | {"failed": str(error), "provenance": provenance()}
   clock = read_record(folder / CLOCK) or {}

@@ -96,6 +96,14 @@ def test_seeds_that_diverged_and_single_methods_are_not_compared():
   assert summarized("one", {"ditto": lost}).lines == []
 
 
+def test_one_method_is_not_compared_nor_drawn(tmp_path):
+  write_raw(tmp_path, Row("one", "fedavg"), made(Row("one", "fedavg"), 0.8))
+  paths = write_page(TINY, tmp_path, tmp_path / "docs")
+  assert [path.suffix for path in paths] == [".md"] * 3 and ".png" not in paths[1].read_text()
+  assert "One method has been run, so nothing is compared." in paths[0].read_text()
+  assert "| fedavg |  | 86.0" in paths[0].read_text()
+
+
 def test_lower_is_better_for_a_loss():
   rows = {
     name: made(Row("one", name), mean, i) for i, (name, mean) in enumerate([("ditto", 0.2), ("fedavg", 0.9)])

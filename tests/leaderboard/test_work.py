@@ -115,6 +115,7 @@ def test_values_at_the_edge_of_their_range():
     (NonFiniteLoss("Every trial has diverged."), True),
     (SettingError("model", "m", "has no head", "Take another."), True),
     (SettingError("algorithm.lam", 1, "is too much", "Take less."), True),
+    (SettingError("calibration", "fedlc", "goes by classes", "Leave it out."), True),
     (SettingError("workdir", "w", "is of another study", "Take another."), False),
   ],
 )
