@@ -43,11 +43,16 @@ class Timing(TypedDict, total=False):
 def system_of(
   name: str, speeds: Callable[[jax.Array, jax.Array], Speeds], timing: Timing, needs: Needs = NO_NEEDS
 ) -> System:
-  """Returns the system part with these speeds; raises `SettingError` for a deadline that float32 has not."""
-  own = with_defaults(Timing, timing)
-  if not isinstance(own["deadline"], jax.Array) and own["deadline"] != math.inf:
-    check_range("deadline", own["deadline"], above=0.0)
-  return System(speeds, name=name, needs=needs, **own)
+  """Returns the system part with these speeds; raises `SettingError`, see `check_deadline`."""
+  check_deadline(timing)
+  return System(speeds, name=name, needs=needs, **with_defaults(Timing, timing))
+
+
+def check_deadline(timing: Timing) -> None:
+  """Raises `SettingError` for a deadline that float32 does not have."""
+  deadline = timing.get("deadline", math.inf)
+  if not isinstance(deadline, jax.Array) and deadline != math.inf:
+    check_range("deadline", deadline, above=0.0)
 
 
 @checked

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.parts import Needs, Speeds, System
 from fedjax_het.settings import checked
-from fedjax_het.system.speeds import Timing, system_of
+from fedjax_het.system.speeds import Timing, check_deadline, system_of
 
 
 def read_speeds(path: str) -> np.ndarray:
@@ -67,6 +67,7 @@ def trace(path: str = "", **timing: Unpack[Timing]) -> System:
     SettingError: the file cannot be read; from `check_cohort`, it has fewer clients than there are.
     DataError: a line is not three such numbers, or a client has none or two.
   """
+  check_deadline(timing)
   if not path:
     problem = 'Name one with lines "client, seconds a gradient, bytes a second".'
     raise SettingError("path", path, "names no file", problem)

@@ -56,7 +56,7 @@ def parse(monkeypatch, capsys):
     ("--config..x=3", "--config..x: names no field."),
     ("--config.local.=3", "--config.local.: names no field."),
     ("--config.locl.lr=3", "Unknown setting: 'locl' Did you mean \"local\""),
-    ("--config.x.y=1", "Unknown setting: 'x'. Known: aggregation, algorithm, attack"),
+    ("--config.x.y=1", "Unknown setting: 'x'. Known: aggregation, algorithm, asynchronous, attack"),
     ("--roundz=3", "Settings are given as --config.NAME=VALUE; --help lists the flags."),
     ("--sweep.seed=a", "sweep.seed = 'a': 'a' is no number."),
   ],
