@@ -153,6 +153,7 @@ def test_in_a_sweep_it_is_the_plain_run_but_for_rounding():
   np.testing.assert_allclose(liars.one(second), moved_to(one), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_empty_round_is_noise_alone():
   """The server moves, and so does the bound, where today's mean would leave the model where it is."""
   data = federation(SIZES)

@@ -65,7 +65,10 @@ def begun(key, buffer_size):
   return start
 
 
-@pytest.mark.parametrize("buffer_size, concurrency", [(1, 1 + K // 2), (3, 4), (3, K)])
+@pytest.mark.parametrize(
+  "buffer_size, concurrency",
+  [(3, 4), *(pytest.param(*own, marks=pytest.mark.slow) for own in ((1, 1 + K // 2), (3, K)))],
+)
 def test_arrivals_are_those_of_an_event_queue(buffer_size, concurrency):
   seconds = 2.0 ** -np.random.default_rng(buffer_size).integers(0, 5, K) * (1 + np.arange(K) % 3)
   state, infos, whole = run(fh.asynchronous.fedbuff(buffer_size, concurrency), seconds)
@@ -172,6 +175,7 @@ def test_with_as_many_at_once_as_the_server_waits_for_it_is_the_synchronous_run(
   chex.assert_trees_all_equal(left(4), left(1, asynchronous=asynchronous, system=slow))
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_arriving_clients_at_the_present_broadcast():
   part, seconds = fh.asynchronous.fedbuff(2, 7), np.random.default_rng(1).lognormal(0.0, 1.0, K)
   infos = run(part, seconds, rounds=3, mixing=fh.mixing.afl())[1]
@@ -179,6 +183,7 @@ def test_losses_are_those_of_the_arriving_clients_at_the_present_broadcast():
   np.testing.assert_allclose(infos.losses[2], float(before.broadcast.params["w"].sum()), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_server_seconds_pass_between_steps():
   """Clients work on while the server does: an upload that has come by then is there at once."""
   seconds = np.ones(K)

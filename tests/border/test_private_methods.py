@@ -75,6 +75,7 @@ def test_examples_reach_an_upload_by_clipped_gradients_alone(name):
   assert one[2].loss != other[2].loss  # which is a report alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", marked(name for name in TRAIN if name not in REFUSED))
 def test_the_ledger_counts_every_noised_gradient_and_each_has_its_own_noise(name, monkeypatch):
   seen, plain = [], private.noised

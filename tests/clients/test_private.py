@@ -30,6 +30,7 @@ def batches_of(key, i, sampling):
   return drawn_batches(key, DATA, i, BATCH, steps) if sampling == "poisson" else walk(key, DATA, i, BATCH, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_two_rounds_of_scaffold_and_fedavg_by_hand(sampling):
   """Twelve ragged clients, two of one record: DP-FedAvg's first round, and two rounds of DP-SCAFFOLD.
@@ -110,6 +111,7 @@ def test_the_noise_has_its_variance_and_none_of_two_is_alike():
   assert np.abs(np.corrcoef(flat.T) - np.eye(24)).max() < 0.08  # 5 deviations
 
 
+@pytest.mark.slow
 def test_the_sum_does_not_depend_on_the_size_of_blocks():
   """To 1e-6; the order of a sum, and with it the last bits, is that of the blocks."""
   rng = np.random.default_rng(1)

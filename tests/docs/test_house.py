@@ -99,6 +99,12 @@ def test_no_file_is_long():
   assert not {str(path): path.stat().st_size for path in texts if path.stat().st_size > MOST_BYTES}
 
 
+def test_no_two_files_of_tests_have_one_name():
+  """Pytest imports them by it; those of parity run by themselves."""
+  names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if path.parent.name != "parity"]
+  assert len({*names}) == len(names) > 100
+
+
 def test_every_result_and_benchmark_is_on_a_page():
   pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
   kept = [path for folder in ("raw", "images") for path in (ROOT / "docs" / "results" / folder).iterdir()]

@@ -79,6 +79,7 @@ TIMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", [name if name == "both" else pytest.param(name, marks=pytest.mark.slow) for name in TIMES]
 )

@@ -113,6 +113,7 @@ def test_lower_is_better_for_a_loss():
   assert [line.method for line in summarized("one", rows).first] == ["ditto"]
 
 
+@pytest.mark.slow
 def test_many_rows_are_cut_so_that_the_page_stays_short():
   many = {
     f"method_of_a_long_name_{i:03}": made(Row("one", "fedavg"), 0.9 if i < 3 else 0.1, i) for i in range(100)

@@ -15,6 +15,7 @@ from fedjax_het.studies.inversion import Found, Inversion, attacked, invert, plo
 SHAPE = (2, 3, 4, 1)
 
 
+@pytest.mark.slow
 def test_the_objective_is_the_cosine_and_the_total_variation():
   """With one step of a rate that is next to nothing the images are the first ones."""
   rng = np.random.default_rng(0)
