@@ -102,11 +102,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  """Imports `load_run` and `flower`, with all that a launched run needs, when they are first used."""
+  """Imports `load_run`, `flower` and the field's client parts, such as `fedala`, when they are first used."""
   if name == "flower":
     return importlib.import_module("fedjax_het.flower")
-  if name != "load_run":
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  from fedjax_het.experiment.load import load_run
+  if name == "load_run":
+    from fedjax_het.experiment.load import load_run
 
-  return load_run
+    return load_run
+  if not name.startswith("_"):
+    from fedjax_het.methods import CLIENTS
+
+    if name in CLIENTS:
+      return CLIENTS[name].factory
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -147,7 +147,7 @@ def traced(settings: Any) -> Iterator[None]:
     names = ", ".join(whole or settings)
     raise SettingError(
       names, "a value of the program", "changes the program itself: a shape or a decision depends on it",
-      "Start a run of its own for each value, and make the algorithm with it.",
+      "Start a run of its own for each value.",
     ) from error  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def transformed(client: ClientUpdate, transforms: Sequence[Upload]) -> ClientUpd
       error feedback, where a client sends a field in another form than it received it.
   """
   if not client.needs.transformed:
-    problem = f"changes nothing, as all that {client.name} uploads is sent as it is"
+    problem = f"changes nothing, as {client.name} says itself how all that it uploads is sent"
     raise SettingError("uploads", transforms[0].name, problem, "Leave it out.")
   groups = grouped(transforms)
   chain, keeps = chained(groups), any(one.init is not None for one in groups)

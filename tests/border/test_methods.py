@@ -131,3 +131,10 @@ def test_a_new_entry_is_launched_and_tested_like_all(monkeypatch):
     fh.SettingError, match=r"local\.lr = 0\.1: unknown to late.*start_round, wait\. Settings"
   ):
     plan(config)
+
+
+def test_every_client_part_is_reached_from_the_library():
+  for name, method in CLIENTS.items():
+    assert getattr(fh, "local_only" if name == "local" else name) is method.factory
+  with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
+    _ = fh.fedavgg

@@ -174,7 +174,7 @@ def test_a_part_is_for_so_many_clients(make, ragged):
 @pytest.mark.parametrize("make", [fedfomo, apple])
 def test_transforms_that_would_change_nothing_are_refused(make):
   with pytest.raises(
-    SettingError, match=f"uploads = 'quantize': changes nothing, as all that {make.__name__}"
+    SettingError, match=f"uploads = 'quantize': changes nothing, as {make.__name__} says itself"
   ):
     fh.federated(make(mlp(), SIZES), uploads=[fh.uploads.quantize()])
 
