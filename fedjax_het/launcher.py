@@ -158,7 +158,6 @@ def main(
 
 def run_or_sweep(config: ConfigDict, grid: dict[str, Any], where: Where) -> None:
   """Runs a configuration, or the members of a grid, as the flags say."""
-  from fedjax_het.config.grid import check_sweep
   from fedjax_het.experiment.dry_run import dry_run
   from fedjax_het.experiment.experiment import run_experiment
   from fedjax_het.experiment.profile import Profile
@@ -172,9 +171,7 @@ def run_or_sweep(config: ConfigDict, grid: dict[str, Any], where: Where) -> None
     raise SettingError("profile", True, "a dry run trains nothing", "Leave out --dry_run.")
   shown = Profile(given.workdir) if given.profile else contextlib.nullcontext(TERMINAL)
   if given.dry_run:
-    if grid:
-      check_sweep(config, grid)
-    dry_run(config, where)
+    dry_run(config, where, grid)
     if grid:
       say(f"This is a single run; the sweep has {math.prod(map(len, grid.values()))} as members.")
     return

@@ -1,7 +1,7 @@
 """Estimates what a run needs, without running it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
+from fedjax_het.config.grid import check_sweep, in_order
 from fedjax_het.config.own_epochs import passes
 from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
@@ -18,6 +19,7 @@ from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.flops import flops
 from fedjax_het.engine.message_bytes import bytes_of
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
+from fedjax_het.experiment.members import experiments_of, notes_of_members
 from fedjax_het.experiment.traffic import traffic
 from fedjax_het.models import Generative, Model, count_parameters, merged
 from fedjax_het.modes import in_float32
@@ -29,12 +31,16 @@ from fedjax_het.tasks import mean_loss
 
 @in_words()
 @in_float32()
-def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
+def dry_run(
+  config: Any, where: Where = EVERYWHERE, grid: Mapping[str, Sequence[Any]] | None = None
+) -> dict[str, Any]:
   """Compiles a configuration's rounds without training, and prints what they need.
 
   Args:
     config: see `run_experiment`.
     where: devices.
+    grid: what a sweep of the configuration varies, dotted field -> values. The figures are of the single
+      run; the notes are those of the members of the first seed.
 
   Returns:
     parameters: number of broadcast values, of a model or a synthetic set. trained: parameters of the model
@@ -54,6 +60,8 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   Raises:
     SettingError, DataError: the run would raise them.
   """
+  if grid:
+    check_sweep(config, grid)
   planned = plan(config)
   where.check()
   experiment = build(planned)
@@ -89,7 +97,12 @@ def dry_run(config: Any, where: Where = EVERYWHERE) -> dict[str, Any]:
   }
   found["host_bytes"] = host_memory(found, len(engine.mesh.local_devices))
   print_plan(found)
-  TERMINAL.show(*notes_of(experiment))
+  if grid:
+    of_one_seed = {name: own[:1] if name == "seed" else own for name, own in in_order(grid).items()}
+    members, plans = check_sweep(config, of_one_seed)
+    TERMINAL.show(*notes_of_members(members, experiments_of(plans, of_one_seed)))
+  else:
+    TERMINAL.show(*notes_of(experiment))
   return found
 
 

@@ -23,7 +23,7 @@ from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, check_range
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.extend import earlier_rounds, take_up
-from fedjax_het.experiment.moments import moments, share
+from fedjax_het.experiment.moments import moments, share, together
 from fedjax_het.experiment.record import Record, missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.modes import in_float32
@@ -329,10 +329,8 @@ def _train(
           f"Stopped by {stop.by.name} after round {done}; the same command goes on from there.", stop.by
         )
       going = [figures for figures in latest if figures]
-      names = going[0] if going else ()
-      means = {name: sum(own[name] for own in going) / len(going) for name in names}
-      means |= {"diverged": len(latest) - len(going)} if going != latest else {}
-      progress.update(done, **means, **shown_of(evaluations))
+      told = together(going) | ({"diverged": len(latest) - len(going)} if going != latest else {})
+      progress.update(done, **told, **shown_of(evaluations))
       if done == rounds < plan.rounds:
         break
   if evaluations is None or evaluations.clients is not None:

@@ -11,10 +11,11 @@ from fedjax_het.config.algorithm import algorithm_maker, build_algorithm, prepar
 from fedjax_het.config.grid import name_of
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import chosen
+from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.side_by_side import sized_beside
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import Experiment, build, settled, with_prepared
+from fedjax_het.experiment.build import Experiment, build, notes_of, settled, with_prepared
 from fedjax_het.methods import CLIENTS
 from fedjax_het.program.where import Where
 from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
@@ -72,20 +73,11 @@ def build_members(
     (the engine, the experiments of the trained members, the experiments of the kept members).
   """
   grid, members = sweep.whole["sweep"], sweep.members
-  plans = [*sweep.plans, *(kept.plans if kept else [])]
-  first = {own.seed: own for own in reversed(plans)}
-  built = {seed: build(first[seed]) for seed in dict.fromkeys(own.seed for own in plans)}
-  client = CLIENTS[plans[0].client.name]
-  of_data = [path for path in grid if _may_be(path, client.from_data)]
-  experiments = [built[own.seed]._replace(plan=own) for own in plans]
-  if of_data:
-    experiments = [_prepared_anew(experiment) for experiment in experiments]
-  data = dict(zip(built, sized_beside([own.data for own in built.values()])))
+  built, experiments, of_data = _of_plans([*sweep.plans, *(kept.plans if kept else [])], grid)
+  client, data = CLIENTS[sweep.plans[0].client.name], dict(zip(built, sized_beside(list(built.values()))))
   beside, experiments, plans = experiments[len(members) :], experiments[: len(members)], sweep.plans
   seeds = {own.seed for own in plans}
-  experiments = [
-    settled(own._replace(algorithm=build_algorithm(own.plan, own.model, own.prepared))) for own in experiments
-  ]
+  experiments = [_settled(own) for own in experiments]
   resolved = [own.plan.with_shares_in_rounds() for own in experiments]
   columns = {path: [values[path] for values in members] for path in grid if path != "seed"}
   for part, number in client.shares.items():
@@ -114,6 +106,47 @@ def build_members(
     seeds=len(seeds),
   )
   return engine, experiments, beside
+
+
+def experiments_of(plans: Sequence[Plan], grid: Collection[str]) -> list[Experiment]:
+  """Builds the members of a sweep over some fields, without their engine."""
+  return [_settled(own) for own in _of_plans(plans, grid)[1]]
+
+
+def notes_of_members(members: Sequence[Mapping[str, Any]], experiments: Sequence[Experiment]) -> list[str]:
+  """Returns `notes_of` all members without repetitions, naming the member if a note is not common to all.
+
+  Args:
+    members: each member's varied fields, dotted field -> value.
+    experiments: the members' experiments.
+  """
+  owners: dict[str, list[str]] = {}
+  for experiment, values in zip(experiments, members):
+    for note in notes_of(experiment):
+      owners.setdefault(note, []).append(name_of(values))
+  everybody = len(members)
+  return [note if len(of) == everybody else f"{'; '.join(of)}: {note}" for note, of in owners.items()]
+
+
+def _of_plans(
+  plans: Sequence[Plan], grid: Collection[str]
+) -> tuple[dict[int, FederatedData], list[Experiment], list[str]]:
+  """Returns each seed's data, each plan's experiment with its algorithm still to make, and what is prepared.
+
+  The last are the fields of the grid from which arguments of the client part are prepared.
+  """
+  first = {own.seed: own for own in reversed(plans)}
+  built = {seed: build(first[seed]) for seed in dict.fromkeys(own.seed for own in plans)}
+  of_data = [path for path in grid if _may_be(path, CLIENTS[plans[0].client.name].from_data)]
+  experiments = [built[own.seed]._replace(plan=own) for own in plans]
+  if of_data:
+    experiments = [_prepared_anew(experiment) for experiment in experiments]
+  return {seed: own.data for seed, own in built.items()}, experiments, of_data
+
+
+def _settled(own: Experiment) -> Experiment:
+  """Returns an experiment with the algorithm of its plan, and the settings that its sizes decide."""
+  return settled(own._replace(algorithm=build_algorithm(own.plan, own.model, own.prepared)))
 
 
 def _prepared_anew(built: Experiment) -> Experiment:

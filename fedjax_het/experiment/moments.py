@@ -1,10 +1,12 @@
 """What studies see of each of an engine's runs after a chunk of rounds."""
 
 import functools
+from collections.abc import Mapping, Sequence
 
 from fedjax_het.engine.base import Runs, Seconds
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.state import State
+from fedjax_het.metrics.catalogue import shown
 from fedjax_het.studies import Moment
 
 
@@ -29,3 +31,19 @@ def moments(
 def share(seconds: Seconds, runs: int) -> Seconds:
   """Divides the time spent equally among an engine's runs."""
   return Seconds(*(kind / runs for kind in seconds))
+
+
+def together(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+  """Returns the figures of several runs for one line of progress: means, or the largest, see the catalogue.
+
+  An ε is the largest, because a mean of several would be no run's guarantee.
+
+  Args:
+    figures: each run's figures, name -> value, with the same names; [] for none.
+  """
+
+  def one(name: str) -> float:
+    values = [own[name] for own in figures]
+    return max(values) if shown(name).worst_of_runs else sum(values) / len(values)
+
+  return {name: one(name) for name in (figures[0] if figures else ())}

@@ -17,10 +17,10 @@ from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
 from fedjax_het.errors import SettingError, check_range
-from fedjax_het.experiment.build import Experiment, notes_of
+from fedjax_het.experiment.build import Experiment
 from fedjax_het.experiment.experiment import FREE, draw_missing, models_of_checkpoint, not_drawn, train
 from fedjax_het.experiment.extend import earlier_rounds, take_up_members
-from fedjax_het.experiment.members import Sweep, build_members
+from fedjax_het.experiment.members import Sweep, build_members, notes_of_members
 from fedjax_het.experiment.moments import share
 from fedjax_het.experiment.more_members import (
   added_checkpoints,
@@ -57,7 +57,8 @@ from fedjax_het.workdir.tracking import to_json
 
 FREE_OF_ALL = tuple(f"config.{name}" for name in FREE)  # the free fields in the sweep's config.json
 PICTURE = "sweep.png"
-IN_TABLE = ("diverged", "metrics", "valid", "late", "synthetic")  # sections of members' summaries
+# Sections of members' summaries.
+IN_TABLE = ("diverged", "metrics", "valid", "late", "synthetic", "privacy", "privacy_of_records")
 
 
 @in_words()
@@ -154,7 +155,7 @@ def run_sweep(
       engine, experiments, theirs = build_members(new, where, member_batch, kept)
     for run, experiment in zip(kept.runs, theirs):
       check_start(run, experiment.digests, numerics(engine.groups))
-    display.show(*_notes(new, experiments))
+    display.show(*notes_of_members(new.members, experiments))
     if kept.runs:
       display.show(f"{len(kept.runs)} members are complete and stay as they are; {len(new.runs)} are added.")
     with in_words(root), claimed(root, writes()):
@@ -198,16 +199,6 @@ def _draw_missing(sweep: Sweep, display: Display) -> list[str]:
         check_writable(sweep.root.figures)
         undrawn += _draw(sweep, summaries)
   return undrawn
-
-
-def _notes(sweep: Sweep, experiments: Sequence[Experiment]) -> list[str]:
-  """Returns `notes_of` all members without repetitions, naming the member if a note is not common to all."""
-  owners: dict[str, list[str]] = {}
-  for experiment, values in zip(experiments, sweep.members):
-    for note in notes_of(experiment):
-      owners.setdefault(note, []).append(name_of(values))
-  everybody = len(sweep.members)
-  return [note if len(of) == everybody else f"{'; '.join(of)}: {note}" for note, of in owners.items()]
 
 
 def _train(

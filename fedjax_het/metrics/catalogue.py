@@ -17,6 +17,7 @@ class Metric(NamedTuple):
     note: a line of explanation for its figure; "" if the title suffices.
     in_points: whether it is an accuracy or the like, from 0 to 1, of which a hundredth is called a point.
     bounds: the lowest and the highest value that it can have; 0 and 1 where it is in percent or `in_points`.
+    worst_of_runs: whether several runs together have the largest value, and not the mean.
   """
 
   label: str
@@ -26,6 +27,7 @@ class Metric(NamedTuple):
   note: str = ""
   in_points: bool = False
   bounds: tuple[float, float] = (-math.inf, math.inf)
+  worst_of_runs: bool = False
 
   @property
   def factor(self) -> float:
@@ -64,7 +66,7 @@ METRICS: dict[str, Metric] = {
 # Figures that parts report of their rounds, and the training loss; neither direction counts as better.
 FIGURES: dict[str, Metric] = {
   "train_loss": Metric("train loss", "training loss", note="mean over cohorts and rounds"),
-  "epsilon": Metric("ε", "ε", note="of all rounds so far"),
+  "epsilon": Metric("ε", "ε", note="of all rounds so far", worst_of_runs=True),
   "clip": Metric("clip", "clip", note="the bound of an update's length after a round, mean over the rounds"),
   "cosine": Metric(
     "cosine",

@@ -1,5 +1,6 @@
 """Comparison of a sweep's runs: a table, and a figure over the fields in which they differ."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ MODELS = {
   "personalized": f"the {spelled('personalized')} models",
   "synthetic": "a classifier of the synthetic examples alone",
 }
+
+LEDGERS = {"privacy": "ε", "privacy_of_records": "ε of a record"}  # section of a summary -> its column
 
 
 class Grid(NamedTuple):
@@ -58,9 +61,9 @@ def members_table(members: Members, summaries: Members) -> Table:
   model, (metric, *others), found = judged(summaries)
   columns = [f"{named(name)}, mean ± std" for name in (metric, *others)]
   title = f"{MODELS[model].capitalize()}, over the clients"
-  table = Table(
-    *members[0], columns[0], "worst 10 %", *columns[1:], "", box=None, title=title, title_justify="left"
-  )
+  ledgers = [name for name in LEDGERS if any(name in summary for summary in summaries)]
+  columns = [columns[0], "worst 10 %", *columns[1:], *(LEDGERS[name] for name in ledgers)]
+  table = Table(*members[0], *columns, "", box=None, title=title, title_justify="left")
   for values, summary, own in zip(members, summaries, found):
 
     def both(name: str, own: Mapping[str, Any] = own, summary: Mapping[str, Any] = summary) -> str:
@@ -70,11 +73,18 @@ def members_table(members: Members, summaries: Members) -> Table:
     gone = f"{Divergence(**summary['diverged'])}." if "diverged" in summary else ""
     table.add_row(
       *map(str, values.values()), both(metric), number(own.get(metric, {}).get("worst10"), metric),
-      *map(both, others), gone,
+      *map(both, others), *(_epsilon(summary.get(name)) for name in ledgers), gone,
     )  # fmt: skip
   if any(marked(summary, model, name) for summary in summaries for name in (metric, *others)):
     table.caption, table.caption_justify = WHAT, "left"
   return table
+
+
+def _epsilon(told: Mapping[str, Any] | None) -> str:
+  """Returns the ε of a summary's section as text: "∞" where there is no bound, "" without the section."""
+  if told is None:
+    return ""
+  return "∞" if told["epsilon"] is None or told["epsilon"] == math.inf else f"{told['epsilon']:.3g}"
 
 
 def grid_of_members(members: Members, summaries: Members) -> Grid:

@@ -1,6 +1,7 @@
 """A sweep's members over the numbers in which they differ: laid out, drawn, and table 2.7's configuration."""
 
 import csv
+import math
 from pathlib import Path
 
 import matplotlib.image
@@ -11,6 +12,7 @@ from configs import table_2_3, table_2_7
 from fedjax_het.config.algorithm import build_algorithm
 from fedjax_het.config.plan import plan
 from fedjax_het.engine.sweep import grid_of
+from fedjax_het.experiment.moments import together
 from fedjax_het.methods import CLIENTS, small_model
 from fedjax_het.studies.members import Grid, _of_how_many, grid_of_members, members_table, plot_members
 
@@ -77,6 +79,27 @@ def test_the_table_has_the_loss_and_both_spreads(capsys):
   shown = capsys.readouterr().out
   assert shown.splitlines()[0].rstrip() == "The personalised models, over the clients"
   assert "92.67 ± 4.04" in shown and "0.7200 ± 0.4000" in shown
+
+
+def test_the_table_has_the_epsilon_of_private_members(capsys):
+  seen = summary((0.9, 0.1), (0.7, 0.4))
+  members = [{"local.dp_noise_multiplier": z} for z in (0.5, 1.0, 0.0, 2.0)]
+  told = [
+    {"privacy": {"epsilon": 2.345}},
+    {"privacy_of_records": {"epsilon": 7.0}, "privacy": {"epsilon": None}},
+  ]
+  told += [{"privacy": {"epsilon": math.inf}}, {}]
+  Console(width=160).print(members_table(members, [seen | own for own in told]))
+  rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+  assert rows[1][-5:] == ["ε", "ε", "of", "a", "record"]
+  assert [row[-1] for row in rows[2:]] == ["2.35", "7", "∞", "0.4000"] and rows[3][-2] == "∞"
+  Console(width=160).print(members_table(members[:1], [seen]))
+  assert "ε" not in capsys.readouterr().out
+
+
+def test_progress_of_several_runs_has_means_and_the_largest_epsilon():
+  found = together([{"train_loss": 1.0, "epsilon": 2.0}, {"train_loss": 3.0, "epsilon": 8.0}])
+  assert found == {"train_loss": 2.0, "epsilon": 8.0} and together([]) == {}
 
 
 def test_what_synthesises_is_told_apart_by_what_its_examples_are_worth(capsys):

@@ -17,10 +17,13 @@ from small_parts import federation, linear
 import fedjax_het as fh
 from fedjax_het.aggregation import gaussian
 from fedjax_het.conditions import AGGREGATIONS
+from fedjax_het.config.grid import check_sweep
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.experiment.build import build, notes_of
+from fedjax_het.experiment.dry_run import dry_run
 from fedjax_het.experiment.experiment import run_experiment
+from fedjax_het.experiment.members import experiments_of, notes_of_members
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.methods import SERVERS
 from fedjax_het.program.where import Where
@@ -54,6 +57,26 @@ def test_a_run_says_before_it_trains_what_it_will_guarantee():
   assert any("not covered" in text and "is for simulation" in text for text in said)
   plain = with_values(get_config("algorithm=fedavg"), BASE)
   assert not [text for text in notes_of(build(plan(plain))) if "privacy" in text]
+
+
+def test_a_sweep_says_before_it_trains_what_each_member_will_guarantee():
+  """Each member its own ε, and not that of the configuration that they vary; common notes once."""
+  members, plans = check_sweep(config(delta=0.05), grid := {"aggregation.epsilon": [5.0, 20.0]})
+  said = notes_of_members(members, experiments_of(plans, grid))
+  told = [text for text in said if "privacy of uploads" in text]
+  assert [text.partition(":")[0] for text in told] == ["aggregation.epsilon=5.0", "aggregation.epsilon=20.0"]
+  found = [float(re.search(r"ε = ([\d.]+) at", text)[1]) for text in told]
+  assert 4.9 < found[0] <= 5.0 and 19.8 < found[1] <= 20.0
+  assert sum("is for simulation" in text for text in said) == 1
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_sweep_has_the_notes_of_its_members(capsys):
+  dry_run(config(), ONE, {"seed": [0, 1], "aggregation.noise_multiplier": [2.0, 3.0]})
+  shown = capsys.readouterr().out.replace("\n", "")
+  for z in (2.0, 3.0):
+    assert f"noise_multiplier={z}: privacy of uploads: ε = {of_uniform(z, 4):.4g} at" in shown
+  assert shown.count("privacy of uploads") == 2
 
 
 @pytest.mark.slow
@@ -100,7 +123,7 @@ def test_no_run_needs_the_packages_unless_it_is_private():
 
 
 @pytest.mark.slow
-def test_members_of_a_sweep_have_their_own(tmp_path):
+def test_members_of_a_sweep_have_their_own(tmp_path, capsys):
   """A target may be swept, seeds beside it, as one program; a member is the run with its settings."""
   one_data = {"eval_every": 4, "partition": {"name": "iid", "seed": 3}}
   base, grid = with_values(config(), one_data), {"aggregation.epsilon": [5.0, 20.0], "seed": [0, 1]}
@@ -112,6 +135,10 @@ def test_members_of_a_sweep_have_their_own(tmp_path):
   own = with_values(config(epsilon=20.0), {**one_data, "seed": 1})
   alone = run_experiment(own, str(tmp_path / "alone"), ONE)
   assert rows[3]["metrics"] == alone["metrics"] and rows[3]["privacy"] == alone["privacy"]
+  table = json.loads((tmp_path / "t" / "sweep.json").read_text())
+  assert [row["privacy"] for row in table] == found
+  lines = re.findall(r"ε ([\d.]+)", capsys.readouterr().out)
+  assert float(lines[0]) == pytest.approx(found[1]["epsilon"], rel=1e-3)  # progress: the largest
 
 
 def canaries(length, seeds, **settings):
