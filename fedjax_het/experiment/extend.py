@@ -61,6 +61,10 @@ def earlier_rounds(
   if differ - follow:
     return None
   begun = f"the run in {run.root} was begun with rounds = {old}"
+  for place, method, given in chosen(config):
+    if method.goes_by_rounds(given):
+      problem = f"{begun}, and {place} = {method.name} goes by their number in every round"
+      raise SettingError("rounds", new, problem, "Use another workdir.")
   if differ:
     own = leaves(stored), leaves(config)
     called = {name: as_given(name, *own) for name in sorted(differ)}
@@ -74,10 +78,6 @@ def earlier_rounds(
     flags += [f"--config.{said}={before.get(name, 'None')}" for name, said in called.items()]
     remedy = f"Add {' '.join(flags)} to go on with the same run, or use another workdir."
     raise SettingError("rounds", new, f"{begun} and {', and '.join(were)} with this many", remedy)
-  for place, method, given in chosen(config):
-    if method.goes_by_rounds(given):
-      problem = f"{begun}, and {place} = {method.name} goes by their number in every round"
-      raise SettingError("rounds", new, problem, "Use another workdir.")
   steps, usable = _steps(held or run), _usable(held or run, plan, old)
   done = max(steps, default=0)
   if new < done:

@@ -60,6 +60,11 @@ def by_rounds(rounds):
   )  # fmt: skip
 
 
+def private(rounds, **changes):
+  target = {"name": "gaussian", "epsilon": 8.0}
+  return plain(rounds=rounds, mixing={"name": "uniform"}, aggregation=target, **changes)
+
+
 def begun(folder, config, steps=()):
   """The folder as a run of a configuration leaves it with these checkpoints."""
   run = prepare(folder, config.to_dict())
@@ -92,6 +97,10 @@ REFUSED = {
   "a schedule": (
     by_rounds(10), by_rounds(20),
     "server = sgld goes by their number in every round. Use another workdir",
+  ),
+  "noise for a target, before what follows": (
+    private(10, eval_every=1), private(20, eval_every=2),
+    "aggregation = gaussian goes by their number in every round. Use another workdir",
   ),
   "fewer than done": (plain(rounds=10), plain(rounds=5), "10 are done. Ask for at least 10, or use another"),
 }  # fmt: skip
