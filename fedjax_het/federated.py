@@ -114,12 +114,12 @@ def federated(
   if parts.mixing.scale is not None and not parts.client.needs.uploads_model:
     raise SettingError(
       "mixing", parts.mixing.name, f"scales the clients' updates, and {parts.client.name} uploads no model",
-      "Use a mixing that only weighs what is uploaded, such as static.",
+      "Use a mixing that only weighs what is uploaded, such as uniform.",
     )  # fmt: skip
   if parts.mixing.scale is not None and parts.server.send is not None:
     raise SettingError(
       "mixing", parts.mixing.name, "scales the clients' updates from one broadcast, and "
-      f"{parts.server.name} sends each client its own", "Use a mixing that only weighs, such as static.",
+      f"{parts.server.name} sends each client its own", "Use a mixing that only weighs, such as uniform.",
     )  # fmt: skip
   if parts.server.takes_models != parts.client.needs.uploads_model:
     given, fitting = ("models", "sgd") if parts.client.needs.uploads_model else ("signals", "sgld")
@@ -139,11 +139,11 @@ def federated(
   if parts.aggregation.combine is not None and not parts.server.uses_aggregate:
     problem = f"makes one upload of all, and server {parts.server.name} looks at each"
     raise SettingError("aggregation", parts.aggregation.name, problem, "Leave the aggregation out.")
+  check_private(parts, wanted)
   if parts.participation.draw is not None:
     _check_absent(parts, "system" if parts.system.selects and present.draw is None else "participation")
   if parts.asynchronous.overlaps:
     parts = _overlapping(parts)
-  check_private(parts, wanted)
   if parts.covering:
     # Uploads are known, and checked again, only with data. Here the client part may still be around a model
     # that it refuses, such as the placeholder of a configuration that is checked.
@@ -230,23 +230,25 @@ def _check_absent(parts: Algorithm, role: str) -> None:
     parts: the parts.
     role: the one that leaves them out, "participation" or "system".
   """
-  name, refused = getattr(parts, role).name, ""
+  name, refused, instead = getattr(parts, role).name, "", "a method such as fedavg, with the server sgd"
   if not parts.mixing.takes_absent:
-    refused = f"mixing {parts.mixing.name} counts on a whole cohort"
+    refused, instead = f"mixing {parts.mixing.name} counts on a whole cohort", "static mixing"
   elif parts.server.takes_feedback:
-    refused = f"server {parts.server.name} looks at a whole cohort"
+    refused, instead = f"server {parts.server.name} looks at a whole cohort", "a server such as sgd"
   elif parts.participation.cuts_work and parts.client.training is None:
     refused = f"{parts.client.name} cannot stop before its last step"
   elif parts.participation.unbiased and parts.mixing.population is None:
     refused = (
       f"mixing {parts.mixing.name} has no coefficients of all clients, by which they could be corrected"
     )
+    instead = "static mixing"
   elif parts.participation.unbiased and not (parts.client.needs.uploads_model and parts.server.send is None):
     refused = f"{parts.client.name} or {parts.server.name} has no updates of one broadcast"
   elif parts.participation.unbiased and parts.aggregation.combine is not None:
     refused = f"aggregation {parts.aggregation.name} is no mean, of which there is an unbiased estimate"
+    instead = "the mean"
   if refused:
-    remedy = f"Use parts that do not, such as static mixing, or leave {role} out."
+    remedy = f"Use {instead}, or leave {role} out."
     raise SettingError(role, name, f"leaves clients or steps out, and {refused}", remedy)
 
 

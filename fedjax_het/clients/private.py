@@ -139,7 +139,7 @@ def sealed(training: LocalTraining, name: str) -> LocalTraining:
 def refused_losses(*_: Any) -> NoReturn:
   """Raises `SettingError`: clients' losses are asked for, which would travel without noise."""
   _refuse("mixing", "losses", "the clients' losses F_i are asked for, by the mixing or by record_losses",
-          "Use a mixing that asks for none, such as static.")  # fmt: skip
+          "Use a mixing that asks for none, such as uniform.")  # fmt: skip
 
 
 def opened(data: ClientData | SealedData) -> tuple[ClientData, str]:

@@ -97,6 +97,27 @@ def test_the_page_has_every_void_composition_and_its_error(monkeypatch):
   assert expected in PAGE.read_text(), f"docs/privacy.md should have\n{expected}"
 
 
+def test_who_is_absent_beside_what_cannot_do_without_is_told_with_a_remedy_that_fits():
+  """What voids the privacy is named before who is absent; and no remedy is what is refused in turn."""
+  private = dict(mixing=fh.mixing.uniform(), aggregation=gaussian())
+  with pytest.raises(fh.SettingError, match=r"server = 'looking': looks at single uploads, which voids"):
+    fh.federated(fedavg(), server=looking(), participation=fh.participation.poisson(), **private)
+  with pytest.raises(
+    fh.SettingError, match=r"gaussian is no mean, .*Use the mean, or leave participation out"
+  ):
+    fh.federated(fedavg(), participation=fh.participation.importance(), **private)
+  absent = dict(participation=fh.participation.poisson())
+  with pytest.raises(fh.SettingError, match=r"server looking looks .*Use a server such as sgd, or leave"):
+    fh.federated(fedavg(), server=looking(), **absent)
+  with pytest.raises(fh.SettingError, match=r"counts on a whole cohort\. Use static mixing, or leave"):
+    fh.federated(fedavg(), fh.mixing.fedmgda(), **absent)
+  with pytest.raises(fh.SettingError, match=r"has no coefficients .*\. Use static mixing, or leave"):
+    fh.federated(fedavg(), fh.mixing.krum(), participation=fh.participation.importance())
+  part = prototypes(linear())
+  with pytest.raises(fh.SettingError, match=r"before its last step\. Use a method such as fedavg, with"):
+    fh.federated(part, participation=fh.participation.uniform(least_work=0.5))
+
+
 def test_the_same_parts_are_fine_where_nothing_is_promised():
   for name in (
     "weights by the numbers of examples",
