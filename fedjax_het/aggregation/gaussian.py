@@ -224,9 +224,8 @@ def _check(clip, given, epsilon, quantile, rate, count_noise, correlation, bands
     refuse("quantile", quantile, "a clip that moves has no bound over rounds whose noise is correlated",
            "Use a fixed clip, or correlation='none'.")  # fmt: skip
   if rounds is None and (epsilon is not None or correlation != "none"):
-    refuse(
-      "rounds", rounds, "are not known, for which the noise is found", "Give the run's number of rounds."
-    )
+    problem = "are not known, for which the noise is found"
+    refuse("rounds", rounds, problem, "Write gaussian(rounds=T), with T the rounds of the run.")
 
 
 def multiplier_of(settings: Mapping[str, Any], sampling: Sampling, rounds: int) -> float:

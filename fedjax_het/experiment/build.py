@@ -36,10 +36,12 @@ from fedjax_het.errors import DataError, SettingError
 from fedjax_het.methods import TABLES
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Algorithm, ClientUpdate
+from fedjax_het.privacy import records
 from fedjax_het.privacy.ledger import Ledger, keeps_state
 from fedjax_het.program.where import Where
 from fedjax_het.settings import settings_of
 from fedjax_het.studies import Watched
+from fedjax_het.studies.record_privacy import RecordPrivacy, delta_of
 
 
 class Experiment(NamedTuple):
@@ -97,9 +99,14 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
 
 def private(experiment: Experiment) -> Iterator[str]:
   """Yields what a private run guarantees after its last round, and what it does not."""
-  ledger = Ledger.of(experiment.algorithm, experiment.data, experiment.plan.cohort_size)
+  plan, algorithm, data = experiment.plan, experiment.algorithm, experiment.data
+  ledger = Ledger.of(algorithm, data, plan.cohort_size)
   if ledger is not None:
-    yield from ledger.notes(experiment.plan.rounds)
+    yield from ledger.notes(plan.rounds)
+  if (of := algorithm.client.studies.records) is not None:
+    sizes, share = np.asarray(data.train.size), algorithm.clients_in_a_round(plan.cohort_size)
+    delta = delta_of(sizes, record_delta=plan.given(RecordPrivacy))
+    yield from records.notes(of, sizes, plan.rounds, share / data.num_clients, delta)
 
 
 def replaced_settings(plan: Plan, client: ClientUpdate) -> Iterator[str]:

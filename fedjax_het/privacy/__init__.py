@@ -2,16 +2,21 @@
 
 from typing import Annotated
 
+from fedjax_het.errors import SettingError
 from fedjax_het.parts import Participation
+from fedjax_het.privacy import records
 from fedjax_het.privacy.accounting import Rounds, calibrated, default_delta
 from fedjax_het.privacy.ledger import Ledger
 from fedjax_het.settings import Count, NonNegative, Positive, Range, checked
 
-__all__ = ["Ledger", "default_delta", "epsilon", "noise_multiplier"]
+__all__ = ["Ledger", "default_delta", "epsilon", "noise_multiplier", "records"]
 Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
 
 
 def _rounds(multiplier: float, num_clients: int, cohort_size: int, of: Participation | None) -> Rounds:
+  if cohort_size > num_clients:
+    problem = f"there are {num_clients} clients"
+    raise SettingError("cohort_size", cohort_size, problem, f"Use 1 to {num_clients}.")
   return Rounds((of or Participation()).sampled(num_clients, cohort_size), float(multiplier))
 
 
@@ -53,6 +58,8 @@ def noise_multiplier(
   delta: Delta | None = None,
 ) -> float:
   """Finds the noise multiplier with which a run has at most a given ε, see `epsilon`, to 1 in 1,000.
+
+  For correlated noise, `aggregation.gaussian(epsilon=..., correlation=..., rounds=T)` finds its own.
 
   Args:
     epsilon: ε > 0.

@@ -162,13 +162,13 @@ def calibrated(of: Rounds, epsilon: float, rounds: int, delta: float) -> float:
     by, coarse = of.sampling, max(INTERVAL, 1e-3 * epsilon)
     where = by.num_clients, float(by.probability), by.capacity
     near = lambda z: _poisson(*where, z, rounds, delta, coarse)  # noqa: E731
-  found = _by_secants(near, epsilon)
+  found = by_secants(near, epsilon)
   while exact(found) > epsilon:
     found *= 1.0002
   return found
 
 
-def _by_secants(epsilon_of: Callable[[float], float], target: float) -> float:
+def by_secants(epsilon_of: Callable[[float], float], target: float) -> float:
   """Finds z with epsilon_of(z) = target to 1 in 10^4 by secants, as log ε is nearly linear in log z."""
   points = [(math.log(z), math.log(max(epsilon_of(z), 1e-12) / target)) for z in (1.0, 0.9)]
   for _ in range(20):

@@ -15,6 +15,7 @@ NOT_COVERED = (
   "people, what metrics.jsonl has of single clients, and personal models, which stay at their clients. Noise "
   "from JAX's generator is for simulation."
 )
+LARGE_DELTA = 0.01  # above which a note says that ε alone tells little
 
 
 class Ledger(NamedTuple):
@@ -24,11 +25,14 @@ class Ledger(NamedTuple):
     rounds: the mechanism of a round; None for a run whose uploads have no noise.
     delta: δ.
     releases: what the server learned of the clients' data before the first round.
+    exposed: why a client's chance of being left out does not protect it, though the participation gives it
+      one; "" if it does, or if there is none.
   """
 
   rounds: Rounds | None
   delta: float
   releases: tuple[Release, ...] = ()
+  exposed: str = ""
 
   @classmethod
   def of(cls, algorithm: Algorithm, data: FederatedData, cohort_size: int) -> "Ledger | None":
@@ -48,10 +52,14 @@ class Ledger(NamedTuple):
       return cls(None, 0.0, told) if told else None
     required("dp_accounting")
     count = data.num_clients
-    sampling = algorithm.sampled(count, cohort_size, keeps_state(algorithm, data, cohort_size))
+    keeps = keeps_state(algorithm, data, cohort_size)
+    sampling = algorithm.sampled(count, cohort_size, keeps)
     strategy = None if mechanism.strategy is None else mechanism.strategy(sampling)
     rounds = Rounds(sampling, float(mechanism.multiplier(sampling)), mechanism.amplified, strategy)
-    return cls(rounds, float(mechanism.delta or default_delta(count)), told)
+    alone = algorithm.participation.sampled(count, algorithm.clients_in_a_round(cohort_size))
+    lost = rounds._replace(sampling=alone).accountant != rounds.accountant
+    why = exposed(algorithm, keeps) if lost else ""
+    return cls(rounds, float(mechanism.delta or default_delta(count)), told, why)
 
   def epsilon(self, rounds: int) -> float:
     """Returns ε after so many rounds; infinity where there is no bound."""
@@ -72,8 +80,17 @@ class Ledger(NamedTuple):
     return {"epsilon": self.epsilon(rounds), "delta": self.delta}
 
   def notes(self, rounds: int) -> Iterator[str]:
-    """Yields what is said before a run: ε after all rounds, and what it does not cover."""
+    """Yields what is said before a run: ε after all rounds, what weakens it, and what it does not cover."""
     yield in_words(self.told(rounds), rounds)
+    if self.exposed:
+      yield (
+        f"privacy: no amplification is counted for clients that are left out by chance, as {self.exposed}."
+      )
+    if self.delta > LARGE_DELTA:
+      yield (
+        f"privacy: with a probability of δ = {self.delta:.3g} the bound may not hold at all, so that a small "
+        f"ε says little. Set delta to {LARGE_DELTA} or less, or have more clients."
+      )
     if self.rounds is not None:
       yield NOT_COVERED
     else:
@@ -94,6 +111,17 @@ def in_words(told: Mapping[str, Any], rounds: int | None = None) -> str:
     f"privacy of {told['of']}: {figure} at δ = {told['delta']:.3g}{after} "
     f"({told['accountant']}, {told['neighbours']})."
   )
+
+
+def exposed(algorithm: Algorithm, keeps_state: bool) -> str:
+  """Returns why others than the participation decide, or clients show, who took part; "" if neither."""
+  if algorithm.asynchronous.overlaps:
+    return f"asynchronous = {algorithm.asynchronous.name} takes uploads in the order of their time"
+  if algorithm.system.over_selects:
+    return f"the over-selection of system = {algorithm.system.name} takes the clients that are fastest"
+  if keeps_state:
+    return f"clients of {algorithm.client.name} keep a state, which shows when they took part"
+  return ""
 
 
 def keeps_state(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> bool:

@@ -20,13 +20,18 @@ Sources: Abadi et al., CCS 2016; Ganesh, McKenna, Mahajan, arXiv:2508.15089, 202
 import functools
 import importlib
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Records
+from fedjax_het.privacy.accounting import by_secants
+from fedjax_het.settings import Count, Positive, Range, checked
+
+Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
 
 LEAST = 0.1  # multiplier below which no amplification is counted, as next to nothing is protected
 STEP, POINTS = 1e-3, 3e5  # of the losses' grid, rounded up: the least step, the most points
@@ -104,6 +109,65 @@ def _drawn(examples: int, chance: float, capacity: int, multiplier: float, count
     return float(one.self_compose(count).get_epsilon_for_delta(delta))
 
 
+@checked
+def noise_multiplier(
+  target: Positive, *, records: Records, examples: Count, rounds: Count, delta: Delta
+) -> float:
+  """Finds the noise multiplier z with which a client's record has at most a given ε, to 1 in 1,000.
+
+  Args:
+    target: ε > 0.
+    records: the client part's, `client.studies.records`, whose own z is not read.
+    examples: n, the client's training examples.
+    rounds: in how many rounds it takes part.
+    delta: δ.
+
+  Raises:
+    SettingError: an argument is out of range, or dp-accounting is not installed.
+  """
+
+  def told(z: float) -> float:
+    return epsilon(records._replace(noise_multiplier=z), examples, rounds, delta)
+
+  found = by_secants(told, target)
+  while told(found) > target:
+    found *= 1.0002
+  return found
+
+
+def notes(records: Records, sizes: ArrayLike, rounds: int, share: float, delta: float) -> Iterator[str]:
+  """Yields the ε of a record that is expected of the client with the largest, before a run.
+
+  Args:
+    records: the client part's.
+    sizes: n of each client, int [K].
+    rounds: T of the run.
+    share: the share of the rounds that a client takes part in on average, S/K.
+    delta: δ.
+  """
+  known = {int(n) for n in np.asarray(sizes) if n > 0}
+  if not known:
+    return
+  examples, usual = max(known, key=lambda n: _lost(records, (n, rounds))), math.ceil(share * rounds)
+  figures = [in_words(epsilon(records, examples, count, delta)) for count in dict.fromkeys((usual, rounds))]
+  whole = f", and {figures[-1]} in all" if len(figures) > 1 else ""
+  yield (
+    f"privacy of a record: {figures[0]} at δ = {delta:.2g} if its client, of {examples} examples, takes part "
+    f"in {usual} of {rounds} rounds{whole} ({accountant(records)})."
+  )
+
+
+def in_words(epsilon: float | None) -> str:
+  """Returns ε as text; None or infinity is no bound."""
+  return f"ε = {'∞' if epsilon is None or epsilon == math.inf else f'{epsilon:.3g}'}"
+
+
+def _lost(records: Records, pair: tuple[int, int]) -> float:
+  """Returns rounds · releases · q² of a client of (n, rounds), by which clients are ordered."""
+  chance = 1.0 if records.capacity is None else min(1.0, records.batch_size / pair[0])
+  return pair[1] * records.releases(pair[0]) * chance**2
+
+
 def spread(records: Records, sizes: ArrayLike, rounds: ArrayLike, delta: float) -> Spread:
   """Computes the largest and the median ε over the clients that took part; 0 if none did.
 
@@ -124,11 +188,7 @@ def spread(records: Records, sizes: ArrayLike, rounds: ArrayLike, delta: float) 
   if len({*known}) <= MOST:
     found = {pair: epsilon(records, *pair, delta) for pair in {*known}}
     return Spread(max(found.values()), float(np.median([found[pair] for pair in known])))
-
-  def lost(pair: tuple[int, int]) -> float:
-    chance = 1.0 if records.capacity is None else min(1.0, records.batch_size / pair[0])
-    return pair[1] * records.releases(pair[0]) * chance**2
-
+  lost = functools.partial(_lost, records)
   order = sorted({*known}, key=lost)
   middle = sorted(known, key=lost)[len(known) // 2]
   most = max(epsilon(records, *pair, delta) for pair in order[-MOST:])

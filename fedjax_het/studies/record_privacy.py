@@ -104,11 +104,7 @@ class RecordPrivacy(Study):
     found = summary.get(FIELD_BESIDE) or summary.get("privacy") or {}
     if found.get("neighbours") != "records":
       return None
-
-    def shown(value: float | None) -> str:
-      return "∞" if value is None else f"{value:.3g}"
-
     return Text(
-      f"privacy of a record: ε = {shown(found['epsilon'])} at δ = {found['delta']:.2g} "
-      f"(median client {shown(found['epsilon_median'])}; {found['accountant']})"
+      f"privacy of a record: {ledger.in_words(found['epsilon'])} at δ = {found['delta']:.2g} "
+      f"(median client {ledger.in_words(found['epsilon_median'])}; {found['accountant']})"
     )

@@ -187,7 +187,7 @@ def test_bits_depend_neither_on_devices_nor_on_a_stop(name):
 
 REFUSED = {
   "noise_multiplier = 1.0: given beside epsilon": dict(epsilon=3.0, noise_multiplier=1.0, rounds=3),
-  "rounds = None: are not known": dict(epsilon=3.0),
+  "rounds = None: are not known, for which the noise is found. Write gaussian(rounds=T)": dict(epsilon=3.0),
   "clip = inf: no noise hides": dict(clip=math.inf),
   "clip = inf: never comes down": dict(clip=math.inf, noise_multiplier=0.0, quantile=0.5),
   "rate = 0.1: has no effect": dict(rate=0.1),

@@ -124,6 +124,7 @@ def configurations() -> dict[str, ConfigDict]:
       | {
         "mixing": {"name": "uniform"},
         "aggregation": {"name": "gaussian", "noise_multiplier": 9.0, "quantile": 0.5},
+        "local": {"dp_clip": 1.0, "dp_sampling": "shuffle"},
       },
     ),
     "drawn": with_values(

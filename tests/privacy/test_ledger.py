@@ -89,6 +89,8 @@ def test_clients_that_keep_a_state_are_not_hidden_by_chance():
   client = fh.ditto(linear())
   assert ledger("uniform", client).told(2)["accountant"] == "Gaussian"
   assert ledger("poisson", client).epsilon(9) == ledger("available").epsilon(9)
+  assert ledger("poisson", client).exposed == "clients of ditto keep a state, which shows when they took part"
+  assert ledger("available", client).exposed == ledger("poisson").exposed == ""
   everybody = Ledger.of(
     fh.federated(fh.fedavg(linear()), fh.mixing.uniform(), aggregation=gaussian()), federation(SIZES), K
   )
@@ -109,6 +111,22 @@ def test_where_time_decides_who_arrives_no_chance_hides_a_client():
     assert found is not None and found.rounds is not None
     assert found.told(2)["accountant"] == ("RDP" if way == "deadline" else "Gaussian")
     assert found.rounds.sampling.expected == (2.0 if way == "buffer" else 5.0)
+    why = {"buffer": "asynchronous = fedbuff", "over": "over-selection of system = lognormal"}.get(way, "")
+    assert why in found.exposed and (why == "") == (found.exposed == "")
+    said = [text for text in found.notes(2) if "no amplification is counted" in text]
+    assert len(said) == (way != "deadline") and (not said or found.exposed in said[0])
+
+
+def test_a_large_delta_is_remarked():
+  for delta, count in ((0.01, 0), (0.011, 1), (None, 1)):
+    said = [text for text in ledger(delta=delta).notes(1) if "the bound may not hold at all" in text]
+    assert len(said) == count and all(f"δ = {ledger(delta=delta).delta:.3g}" in text for text in said)
+
+
+def test_more_clients_of_a_round_than_there_are_are_refused():
+  for part in (None, fh.participation.poisson()):
+    with pytest.raises(fh.SettingError, match=r"cohort_size = 20: there are 10 clients\. Use 1 to 10"):
+      fh.privacy.noise_multiplier(8.0, rounds=1, num_clients=10, cohort_size=20, participation=part)
 
 
 def test_no_noise_has_no_bound_and_no_round_has_none_to_pay():

@@ -12,7 +12,7 @@ from small_parts import linear
 import fedjax_het as fh
 from fedjax_het.config.plan import plan
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.build import build
+from fedjax_het.experiment.build import build, notes_of
 from fedjax_het.parts import Records
 from fedjax_het.privacy import records as ledger
 
@@ -94,6 +94,32 @@ def test_the_spread_over_clients():
   found = ledger.spread(SHUFFLED, many, np.arange(101) + 1, 1e-3)  # more than are computed one by one
   assert found.largest == ledger.epsilon(SHUFFLED, 120, 101, 1e-3)
   assert found.median == ledger.epsilon(SHUFFLED, 70, 51, 1e-3)
+
+
+@pytest.mark.parametrize("own", [SHUFFLED, pytest.param(drawn(9.0, 10, 34), marks=pytest.mark.slow)])
+def test_the_noise_for_a_target(own):
+  for target in (0.7, 5.0):
+    z = fh.privacy.records.noise_multiplier(target, records=own, examples=55, rounds=3, delta=1e-3)
+    found = ledger.epsilon(own._replace(noise_multiplier=z), 55, 3, 1e-3)
+    assert 0.999 * target < found <= target
+  with pytest.raises(SettingError, match=r"delta = 1\.0"):
+    fh.privacy.records.noise_multiplier(2.0, records=own, examples=55, rounds=3, delta=1.0)
+
+
+def test_a_run_says_before_it_trains_what_a_record_is_promised():
+  """Of the client with the largest ε, in its mean number of rounds and in all; an empty client has none."""
+  own, sizes = SHUFFLED._replace(releases=lambda n: n), [0, 30, 55, 9]
+  (said,) = ledger.notes(own, sizes, 7, 0.25, 1e-3)
+  usual, whole = (f"{ledger.epsilon(own, 55, count, 1e-3):.3g}" for count in (2, 7))
+  assert f"ε = {usual} at δ = 0.001 if its client, of 55 examples, takes part in 2 of 7 rounds" in said
+  assert f", and ε = {whole} in all (Gaussian, replace-one)." in said
+  (said,) = ledger.notes(own._replace(noise_multiplier=0.0), sizes, 7, 1.0, 1e-3)
+  assert "ε = ∞ at" in said and "in all" not in said
+  assert not [*ledger.notes(own, [0, 0], 7, 0.25, 1e-3)]
+  built = build(plan(configured(local__dp_sampling="shuffle", record_delta=1e-4)))
+  (said,) = [text for text in notes_of(built) if text.startswith("privacy of a record")]
+  each = ledger.epsilon(built.algorithm.client.studies.records, 99, 2, 1e-4)
+  assert f"ε = {each:.3g} at δ = 0.0001 " in said and "2 of 7 rounds" in said
 
 
 def test_delta_and_names():
