@@ -127,6 +127,10 @@ def configurations() -> dict[str, ConfigDict]:
         "local": {"dp_clip": 1.0, "dp_sampling": "shuffle"},
       },
     ),
+    "asynchronous": with_values(
+      get_config("algorithm=fedavg"),
+      SMALL | {"asynchronous": {"buffer_size": 2, "concurrency": 4}, "system": {"name": "lognormal"}},
+    ),
     "drawn": with_values(
       get_config("algorithm=fedavg"),
       SMALL | {"participation": {"name": "poisson", "capacity": 2}, "ccvr": {"per_class": 5, "steps": 2}},
