@@ -1,5 +1,8 @@
 """Tables of the parts by name that stand for the conditions of a federation."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedjax_het import aggregation, asynchronous, attacks, participation, system, uploads
 from fedjax_het.entries import Method, Target, by_name
 
@@ -73,3 +76,29 @@ SEVERAL: tuple[str, ...] = ("uploads",)  # sections of `CONDITIONS` that choose 
 UNLESS_CHOSEN = {"aggregation": "mean", "participation": "uniform"}
 # Section of `CONDITIONS` -> the method that one with settings and without a name chooses.
 IF_UNNAMED = {"asynchronous": "fedbuff"}
+
+
+def conditions_of(sections: Mapping[str, Any]) -> dict[str, str | list[str]]:
+  """Returns the conditions that a configuration chooses: section -> name, or names where there are several.
+
+  Methods that stand for no condition, such as the mean of uploads, are left out.
+
+  Args:
+    sections: a configuration, or the sections of it, by name. What is no section is skipped.
+  """
+  found: dict[str, str | list[str]] = {}
+  for section in CONDITIONS:
+    given = sections.get(section)
+    several = given if isinstance(given, list | tuple) else [given]
+    parts = [own for own in several if isinstance(own, Mapping) and own]
+    names = [str(own.get("name") or IF_UNNAMED.get(section, "")) for own in parts]
+    names = [name for name in names if name and name != UNLESS_CHOSEN.get(section)]
+    if names:
+      found[section] = names if section in SEVERAL else names[0]
+  return found
+
+
+def in_words(conditions: Mapping[str, Any]) -> str:
+  """Returns conditions as text, such as "attack alie, uploads clip and sign"."""
+  texts = ((name, [own] if isinstance(own, str) else own) for name, own in conditions.items())
+  return ", ".join(f"{name} {' and '.join(map(str, own))}" for name, own in texts)

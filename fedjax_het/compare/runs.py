@@ -72,7 +72,8 @@ class Run(NamedTuple):
 
   @property
   def _gone(self) -> int:
-    return next((line["round"] for line in self.lines if line.get("train_loss", 0.0) is None), 0)
+    lost = (line["round"] for line in self.lines if line.get("train_loss", 0.0) is None and not _judged(line))
+    return next(lost, 0)
 
   @property
   def complete(self) -> bool:
@@ -182,6 +183,12 @@ def _read(folder: Path, name: str, config: Mapping[str, Any]) -> Run:
   return Run(
     folder, name, config, lines, summary, failed.get("failed", ""), _saved(folder), "; ".join(problems), found
   )
+
+
+def _judged(line: Mapping[str, Any]) -> bool:
+  """Returns whether a line has metrics, as one without a training loss has after rounds without uploads."""
+  models = (line.get("metrics") or {}).values()
+  return any((own or {}).get("mean") is not None for metrics in models for own in (metrics or {}).values())
 
 
 def _saved(folder: Path) -> int:

@@ -98,17 +98,36 @@ class RoundInfo(NamedTuple):
 
 
 def over_arrived(infos: RoundInfo, values: Any, dishonest: bool = False) -> Any:
-  """Returns means of clients' values [..., rounds, S] over those that arrived, [..., rounds]; 0 over nobody.
+  """Returns means of clients' values [..., rounds, S] over those that arrived, [..., rounds].
 
-  Where there is an attack they are over the honest clients, or over the `dishonest` ones.
+  The mean over nobody is NaN. Where there is an attack they are over the honest clients, or over the
+  `dishonest` ones.
   """
+  here = _here(infos, values, dishonest)
+  if here is None:
+    return values.mean(axis=-1)
+  count = here.sum(axis=-1)
+  return np.where(count > 0, values.sum(axis=-1, where=here) / count.clip(1), np.nan)
+
+
+def of_rounds(infos: RoundInfo, values: Any, dishonest: bool = False) -> list[float]:
+  """Returns `over_arrived` of one run, without the rounds in which nobody arrived."""
+  here, found = _here(infos, values, dishonest), over_arrived(infos, values, dishonest)
+  return (found if here is None else found[here.any(axis=-1)]).tolist()
+
+
+def over_rounds(values: Any) -> float:
+  """Returns the mean of what `of_rounds` found, NaN if no round has a value."""
+  return float(np.mean(values)) if len(values) else float("nan")
+
+
+def _here(infos: RoundInfo, values: Any, dishonest: bool) -> Any:
+  """Returns which values [..., rounds, S] are averaged, bool of their shape; None for all."""
   apart, all_arrive = not isinstance(infos.dishonest, tuple), isinstance(infos.present, tuple)
   if all_arrive and not apart:
-    return values.mean(axis=-1)
+    return None
   here = np.ones(values.shape, bool) if all_arrive else infos.present
-  if apart:
-    here = here & (infos.dishonest == dishonest)
-  return values.sum(axis=-1, where=here) / here.sum(axis=-1).clip(1)
+  return here & (infos.dishonest == dishonest) if apart else here
 
 
 def round_step(

@@ -27,7 +27,7 @@ from fedjax_het.engine.judged import (
 )
 from fedjax_het.engine.lambda_selection import Evaluations, Pick, headline, pick, without_attackers
 from fedjax_het.engine.processes import agreed, writes
-from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, over_arrived
+from fedjax_het.engine.round import MAX_CHUNK, RoundInfo, of_rounds, over_rounds
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
 from fedjax_het.metrics.fairness import left_out_of_models, summarize_all, weighted_of_models
@@ -332,8 +332,8 @@ def run(
   with showing(engine, rounds, progress) as bar:
     for chunk in chunks(engine, engine.init(key), rounds, eval_every, late_evaluations, eval_clients):
       infos.append(chunk.infos)
-      losses.extend(over_arrived(chunk.infos, chunk.infos.clients.loss))
-      figures = {"train_loss": float(np.mean(losses))}
+      losses.extend(of_rounds(chunk.infos, chunk.infos.clients.loss))
+      figures = {"train_loss": over_rounds(losses)}
       if chunk.evaluations is not None:
         last = chunk.evaluations
         history.append({"round": int(chunk.state.round), **figures, **judged(last)})

@@ -24,7 +24,7 @@ from fedjax_het.engine.judged import (
   fewer_late_rounds,
 )
 from fedjax_het.engine.lambda_selection import Pick, pick
-from fedjax_het.engine.round import RoundInfo, over_arrived
+from fedjax_het.engine.round import RoundInfo, over_arrived, over_rounds
 from fedjax_het.engine.run import Metrics, chunks, in_short, on_attackers, on_validation, showing, summarize
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
@@ -227,7 +227,8 @@ def sweep(
       diverged = [was or now for was, now in zip(diverged, chunk.diverged)]
       check_any_left([f"member {member}" for member in members], diverged)
       going = np.array([one is None for one in diverged])
-      figures = {"train_loss": float(over_arrived(chunk.infos, chunk.infos.clients.loss)[going].mean())}
+      losses = over_arrived(chunk.infos, chunk.infos.clients.loss)[going]
+      figures = {"train_loss": over_rounds(losses[~np.isnan(losses)])}
       if (evaluations := chunk.evaluations or chunk.late) is not None:
         last = [unknown(own) if gone else own for gone, own in zip(diverged, engine.split(evaluations))]
         for each, own in zip(judged, last) if done > before_last_fifth(rounds) else ():

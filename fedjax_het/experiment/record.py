@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from fedjax_het.conditions import conditions_of
 from fedjax_het.engine.base import Seconds
 from fedjax_het.engine.divergence import Divergence, unknown
-from fedjax_het.engine.round import RoundInfo, over_arrived
+from fedjax_het.engine.round import RoundInfo, of_rounds, over_rounds
 from fedjax_het.engine.state import State
 from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
@@ -206,8 +207,8 @@ class Record(contextlib.AbstractContextManager):
   ) -> dict[str, float]:
     """Adds a chunk of rounds; returns the figures that progress shows, or none after divergence.
 
-    The figures are `train_loss`, the mean over the rounds since the last evaluation, and after an evaluation
-    its headline metrics.
+    The figures are `train_loss`, the mean over the rounds since the last evaluation, NaN if none of them had
+    an upload, and after an evaluation its headline metrics.
 
     Args:
       infos: per-round information of the chunk.
@@ -223,8 +224,8 @@ class Record(contextlib.AbstractContextManager):
       self.diverged = found
       logging.warning("%s of %s; the other members go on.", found, self.run.root.name)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite losses of opposite signs give NaN
-      self._losses.extend(float(loss) for loss in over_arrived(infos, infos.clients.loss))
-      train_loss = float(np.mean(self._losses))
+      self._losses.extend(of_rounds(infos, infos.clients.loss))
+      train_loss = over_rounds(self._losses)
     self._counted.add(infos)
     now, latest = self._known(now, seconds), {"train_loss": train_loss}
     line = {"round": now.round, "train_loss": train_loss, "seconds": self._total(seconds)}
@@ -266,6 +267,8 @@ class Record(contextlib.AbstractContextManager):
       "seconds": self._total(seconds),
       **self._counted.fields,
     }
+    if conditions := conditions_of(plan.parts):
+      summary["conditions"] = conditions
     if self._experiment.label_noise:
       summary["label_noise"] = self._experiment.label_noise
     if self.stopping and self.stopping.state:
@@ -311,7 +314,10 @@ class Record(contextlib.AbstractContextManager):
     check_claim(self.run.root)
     lines = read_json_lines(self.run.metrics_path)
     with pictures(self.run, self.undrawn):
-      curves = [*self._curves(lines), Curve("train_loss", "cohort", series(lines, "train_loss"))]
+      # Figures of parts that are 0 throughout get no panel.
+      curves = [own for own in self._curves(lines) if own.there is None or own.values.any()]
+      there = np.array(["train_loss" in line for line in lines], bool)
+      curves.append(Curve("train_loss", "cohort", series(lines, "train_loss"), there=there))
       path = self.run.figures / "learning_curve.png"
       marks = self._experiment.algorithm.client.studies.milestones
       learning_curve(series(lines, "round"), curves, path, title=self._watched.title, milestones=marks)

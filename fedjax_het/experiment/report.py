@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fedjax_het.conditions import in_words
 from fedjax_het.engine.divergence import Divergence
 from fedjax_het.errors import DataError, in_bytes
 from fedjax_het.studies import STUDIES, Study
@@ -60,6 +61,8 @@ def _header(summary: Mapping[str, Any]) -> Text:
   counts = ("num_clients", "clients"), ("rounds", "rounds"), ("client_steps", "client steps")
   known = [f"{summary[name]:,} {unit}" for name, unit in counts if summary.get(name) is not None]
   text.append("\n" * bool(known) + " · ".join(known))
+  if summary.get("conditions"):
+    text.append(f"\nconditions: {in_words(summary['conditions'])}")
   if summary.get("label_noise"):
     noise = summary["label_noise"]
     text.append(f"\nlabel noise: {noise['name']}, ratio {noise['ratio']}; ", style="bold yellow")

@@ -84,6 +84,8 @@ class ClientMetrics(Study):
     found: dict[str, Any] = {**judged(now.evaluations)}
     if not now.diverged:
       found["weighted"] = weighted_of_models(values, sizes)
+    if (dishonest := now.evaluations.dishonest) is not None:
+      found["honest"] = int((~dishonest).sum())
     if missing and not now.diverged:
       found["left_out"] = missing
     if (before := self.run.config.eval_clients) is not None:
@@ -98,6 +100,8 @@ class ClientMetrics(Study):
       notes.append(Text(_on_validation(summary["valid"])))
     if own := summary.get("evaluated"):
       notes.append(Text(f"evaluated clients: {own['end']} at the end, before {own['before']}"))
+    if (honest := summary.get("honest")) is not None:
+      notes.append(Text(f"means over the {honest} honest of {summary.get('num_clients', '?')} clients"))
     if summary.get("left_out"):
       notes.append(Text(_left_out(summary["left_out"])))
     metrics = summary.get("metrics") or {}

@@ -71,11 +71,12 @@ def _panel(ax: Axes, rounds: np.ndarray, metric: str, curves: list[Curve]) -> No
   """Draws one metric's curves in a panel."""
   factor, note = shown(metric).factor, shown(metric).note
   for curve, style in zip(curves, styles([curve.of for curve in curves])):
-    if len(rounds) > FEW:
+    finite = np.isfinite(curve.values)
+    there = finite if curve.there is None else curve.there  # a late evaluation has not every curve's value
+    if len(rounds) > FEW and finite[there].all():  # a value between two gaps is a marker alone
       style = style | {"marker": ""}
-    there = np.isfinite(curve.values)  # a late evaluation has not every curve's value
     values, at = factor * curve.values[there], rounds[there]
-    label = f"{spelled(curve.of)} (last: {reading(values[-1], metric)})"
+    label = f"{spelled(curve.of)} (last: {reading(factor * curve.values[finite][-1], metric)})"
     ax.plot(at, values, markersize=4, linewidth=1.8, label=label, **style)
     if curve.low is not None and curve.high is not None:
       edges = factor * curve.low[there], factor * curve.high[there]

@@ -5,14 +5,17 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from rich.text import Text
 
 from fedjax_het.clients.heads import layers_of_head
-from fedjax_het.engine.round import RoundInfo, over_arrived
+from fedjax_het.engine.round import RoundInfo, of_rounds, over_rounds
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing import with_variance
 from fedjax_het.models import Generative, Model
 from fedjax_het.parts import Mixing
 from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
+
+_ALL = "rounds, without uploads and all"  # of a checkpoint's figures
 
 
 def with_layers(mixing: Mixing, model: Model | Generative, *, record_variance: bool = False) -> Mixing:
@@ -48,31 +51,32 @@ class RoundFigures(Study):
     """Returns the mixing part, made to report the variance if the configuration asks for it."""
     return with_layers(mixing, model, record_variance=given)
 
-  def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """Returns the mixing part's figures, name -> one value per round, [rounds]."""
-    return dict(infos.figures)
+  def of(self, infos: RoundInfo) -> dict[str, list[float]]:
+    """Returns the mixing part's figures, name -> one value per round that has one."""
+    return {name: own.tolist() for name, own in dict(infos.figures).items()}
 
-  def checkpoint_state(self) -> dict[str, list[float]]:
+  def checkpoint_state(self) -> dict[str, Any]:
     """Returns the values of the rounds since the last evaluation, for the checkpoint."""
     return self._values
 
-  def resume(self, rounds_done: int, checkpoint_state: Mapping[str, list[float]] | None) -> None:
+  def resume(self, rounds_done: int, checkpoint_state: Mapping[str, Any] | None) -> None:
     """Restores the values of the rounds since the last evaluation."""
     self._values = {name: list(own) for name, own in (checkpoint_state or {}).items()}
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
     """Collects a chunk's figures; at an evaluation returns their means, {`field`: name -> mean}."""
     for name, rounds in self.of(infos).items():
-      self._values.setdefault(name, []).extend(rounds.tolist())
+      self._values.setdefault(name, []).extend(rounds)
     if now.evaluations is None or not self._values:
       return {}
     values, self._values = self._values, {}
-    return {self.field: {name: float(np.mean(own)) for name, own in values.items()}}
+    return {self.field: {name: over_rounds(own) for name, own in values.items()}}
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns a curve, with a separate panel, per figure."""
     names = dict.fromkeys(name for line in lines for name in line.get(self.field, {}))
-    return [Curve(name, "cohort", series(lines, self.field, name)) for name in names]
+    there = {name: np.array([name in line.get(self.field, {}) for line in lines]) for name in names}
+    return [Curve(name, "cohort", series(lines, self.field, name), there=there[name]) for name in names]
 
 
 class ClientFigures(RoundFigures):
@@ -85,10 +89,10 @@ class ClientFigures(RoundFigures):
   options = None
   field = "clients"
 
-  def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
-    """Returns the client part's figures, name -> means over each round's cohort, [rounds]."""
+  def of(self, infos: RoundInfo) -> dict[str, list[float]]:
+    """Returns the client part's figures, name -> means over the cohort of each round with uploads."""
     with np.errstate(over="ignore", invalid="ignore"):
-      return {name: over_arrived(infos, own) for name, own in dict(infos.clients.figures).items()}
+      return {name: of_rounds(infos, own) for name, own in dict(infos.clients.figures).items()}
 
 
 class Attacked(RoundFigures):
@@ -98,14 +102,14 @@ class Attacked(RoundFigures):
   options = None
   field = "attack"
 
-  def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
+  def of(self, infos: RoundInfo) -> dict[str, list[float]]:
     """Returns how many `attackers` arrive in a round, and the mean `attackers_loss` of their training."""
     if isinstance(infos.dishonest, tuple):
       return {}
     with np.errstate(over="ignore", invalid="ignore"):
-      loss = over_arrived(infos, infos.clients.loss, dishonest=True)
+      loss = of_rounds(infos, infos.clients.loss, dishonest=True)
     here = infos.dishonest if isinstance(infos.present, tuple) else infos.dishonest & infos.present
-    return {"attackers": here.sum(axis=1), "attackers_loss": loss}
+    return {"attackers": here.sum(axis=1).tolist(), "attackers_loss": loss}
 
 
 class Arrivals(RoundFigures):
@@ -115,10 +119,44 @@ class Arrivals(RoundFigures):
   options = None
   field = "participation"
 
-  def of(self, infos: RoundInfo) -> dict[str, np.ndarray]:
+  def __init__(self, run: Watched):
+    """See the class."""
+    super().__init__(run)
+    self._rounds: list[int] | None = [0, 0]  # without an upload, and all; None if a checkpoint lacks them
+
+  def of(self, infos: RoundInfo) -> dict[str, list[float]]:
     """Returns how many uploads `arrived`, whether a round was `empty`, how many had no row, `beyond`."""
     if isinstance(infos.present, tuple):
       return {}
     count = infos.present.sum(axis=1)
-    found = {"arrived": count, "empty": (count == 0).astype(np.float32)}
-    return found if isinstance(infos.beyond, tuple) else found | {"beyond": infos.beyond}
+    if self._rounds:
+      self._rounds = [self._rounds[0] + int((count == 0).sum()), self._rounds[1] + len(count)]
+    found = {"arrived": count.tolist(), "empty": (count == 0).astype(np.float32).tolist()}
+    return found if isinstance(infos.beyond, tuple) else found | {"beyond": infos.beyond.tolist()}
+
+  def checkpoint_state(self) -> dict[str, Any]:
+    """See `RoundFigures`; with the numbers of rounds without an upload and of all rounds."""
+    counted = {_ALL: self._rounds} if self._rounds and self._rounds[1] else {}
+    return {**super().checkpoint_state(), **counted}
+
+  def resume(self, rounds_done: int, checkpoint_state: Mapping[str, Any] | None) -> None:
+    """See `RoundFigures`; a checkpoint of an earlier version does not know how many rounds were empty."""
+    kept = {**(checkpoint_state or {})}
+    counted = kept.pop(_ALL, None if rounds_done else [0, 0])
+    self._rounds = counted and [int(count) for count in counted]
+    super().resume(rounds_done, kept)
+
+  def section(self, now: Moment) -> dict[str, Any]:
+    """Returns {"participation": {"empty": the share of all rounds in which no upload arrived}}."""
+    empty, rounds = self._rounds or (0, 0)
+    return {self.field: {"empty": empty / rounds}} if rounds else {}
+
+  @classmethod
+  def rows(cls, summary: Mapping[str, Any]) -> Text | None:
+    """Returns a sentence on the rounds in which no upload arrived, if there were some."""
+    share = (summary.get(cls.field) or {}).get("empty") or 0.0
+    if not share:
+      return None
+    if share == 1:
+      return Text("No round had an upload: nothing was learnt from any client.", style="bold yellow")
+    return Text(f"{100 * share:.1f} % of the rounds had no upload.")

@@ -191,6 +191,8 @@ class Curve(NamedTuple):
     values: [R], NaN where there is none.
     low: lower edge of a band around the line, [R], or None.
     high: upper edge of the band.
+    there: which evaluations have a field of the curve's, bool [R]: where its value is NaN, there is a gap.
+      None for those with a finite value, so that the line has no gap.
   """
 
   metric: str
@@ -198,6 +200,7 @@ class Curve(NamedTuple):
   values: np.ndarray
   low: np.ndarray | None = None
   high: np.ndarray | None = None
+  there: np.ndarray | None = None
 
 
 class Study:

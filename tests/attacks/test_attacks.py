@@ -16,7 +16,7 @@ import fedjax_het as fh
 from fedjax_het import attacks
 from fedjax_het.engine.dishonest import dishonest, forged
 from fedjax_het.engine.engine import Engine
-from fedjax_het.engine.round import RoundInfo, over_arrived
+from fedjax_het.engine.round import RoundInfo, of_rounds, over_arrived
 from fedjax_het.engine.run import evaluate
 
 S, BAD = 11, np.arange(11) % 4 == 2
@@ -166,11 +166,16 @@ def test_training_losses_are_of_the_honest_clients_that_arrive():
     (RoundInfo(**empty, dishonest=bad), ~bad),
     (RoundInfo(**empty, present=present, dishonest=bad), present & ~bad),
   ):  # fmt: skip
-    wanted = [[row[some].mean() if some.any() else 0.0 for row, some in zip(*own)] for own in zip(loss, here)]
+    wanted = [
+      [row[some].mean() if some.any() else np.nan for row, some in zip(*own)] for own in zip(loss, here)
+    ]
     np.testing.assert_allclose(over_arrived(info, loss), wanted)
+    both = {"present": info.present, "dishonest": info.dishonest}
+    one = info._replace(**{name: own[0] for name, own in both.items() if isinstance(own, np.ndarray)})
+    np.testing.assert_allclose(of_rounds(one, loss[0]), [mean for mean in wanted[0] if not np.isnan(mean)])
   found = over_arrived(RoundInfo(**empty, present=present, dishonest=bad), loss, dishonest=True)
   some = present[0, 0] & bad[0, 0]
-  np.testing.assert_allclose(found[0, 0], loss[0, 0][some].mean() if some.any() else 0.0)
+  np.testing.assert_allclose(found[0, 0], loss[0, 0][some].mean() if some.any() else np.nan)
 
 
 # Runs.
