@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fedjax_het.compare.conditions import unequal_conditions
 from fedjax_het.compare.curves import AXES, for_page
 from fedjax_het.compare.groups import Group, budget_of, late_of
 from fedjax_het.compare.plain import headline
@@ -40,7 +41,7 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
 
   Returns:
     A dictionary with baseline, metric, fields, late (the note on the mark of means that have not settled),
-    over and axes (what the learning curves are drawn over), budgets (notes on unequal ones),
+    over and axes (what the learning curves are drawn over), budgets and conditions (notes on unequal ones),
     groups (label, fields, data, state, late, budget, runs, counted), runs,
     partitions (without repetitions), metrics (labels and units), and quantiles (t_{0.975} of 1, 2, ...
     degrees of freedom). Values that are missing or not finite are None.
@@ -64,6 +65,7 @@ def content(groups: Sequence[Group], baseline: int = 0) -> dict[str, Any]:
     "over": "round",
     "axes": AXES,
     "budgets": unequal({group.label: budget_of(group) for group in groups}),
+    "conditions": unequal_conditions(groups),
     "groups": [
       {
         "label": group.label, "fields": dict(group.fields), "data": dict(group.data),

@@ -70,6 +70,14 @@ def curve(
   return both[..., 0].mean(0) if len(runs) else np.empty(0), both[..., 1]
 
 
+def without_axis(groups: Sequence[Group], metric: str, model: str, over: str) -> list[str]:
+  """Returns the labels of groups that have curves over the rounds, and none over the axis `over`."""
+  return [
+    group.label for group in groups
+    if curve(group, model, metric)[0].size and not curve(group, model, metric, over)[0].size
+  ]  # fmt: skip
+
+
 def plot_groups(
   groups: Sequence[Group], metric: str, path: str | os.PathLike[str], *,
   model: str = "personalized", over: str = "round",

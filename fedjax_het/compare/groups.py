@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_het.compare.runs import FOUND, Run, leaves
-from fedjax_het.conditions import CONDITIONS
+from fedjax_het.conditions import CONDITIONS, SEVERAL
 from fedjax_het.config.same import with_defaults
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import FREE
@@ -21,7 +21,9 @@ LAST = ("rounds", "eval_every")
 UNKNOWN = "not known"  # stands for the data of a run that has not recorded them
 OF_DATA = ("dataset", *FOUND, "num_clients", "test_fraction", "stratify", "unseen.fraction")
 SECTIONS_OF_DATA = ("dataset_options", "partition")  # all settings of these sections concern the data
-ALWAYS = ("dataset", "rounds")  # fields that are in every label if any two groups differ in them
+OF_CONDITIONS = tuple(f"{section}.name" for section in CONDITIONS if section not in SEVERAL)
+# Fields that are in every label if any two groups differ in them.
+ALWAYS = ("dataset", "rounds", *OF_CONDITIONS)
 
 
 class Group(NamedTuple):
@@ -161,7 +163,8 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
   """Returns a short, unique label for each group: names without their fields, other settings as "nu=1.0".
 
-  The data set and the rounds are in every label if any two groups differ in them.
+  The data set, the rounds and the names of conditions, as "attack=alie", are in every label if any two groups
+  differ in them.
   """
   every = list(dict.fromkeys(name for own in fields for name in own))
   ends = [name.rpartition(".")[2] for name in every]
@@ -170,7 +173,7 @@ def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
   for name in sorted(every, key=_order):
     section, _, end = name.rpartition(".")
     short = end if section in PARTS and ends.count(end) == 1 else name
-    title = "" if name in NAMES else f"{short}="
+    title = "" if name in NAMES else f"{section if name in OF_CONDITIONS else short}="
     alike: dict[str, set[str]] = {}
     for own, part in zip(fields, parts):
       alike.setdefault(", ".join(part), set()).add(str(own.get(name)))
@@ -185,12 +188,15 @@ def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _order(name: str) -> tuple[int, str]:
-  """Sort key of fields in labels: names, then methods' settings, then lengths and frequencies."""
+  """Sort key of fields in labels: names, conditions, methods' settings, others, lengths and frequencies."""
   if name in NAMES:
     return NAMES.index(name), name
+  if name in OF_CONDITIONS:
+    return len(NAMES) + OF_CONDITIONS.index(name), name
+  before = len(NAMES) + len(OF_CONDITIONS)
   if name in LAST:
-    return len(NAMES) + 2 + LAST.index(name), name
-  return len(NAMES) + (name.partition(".")[0] not in PARTS), name
+    return before + 2 + LAST.index(name), name
+  return before + (name.partition(".")[0] not in PARTS), name
 
 
 def baseline_of(groups: Sequence[Group], name: str = "") -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedjax_het.compare import export
-from fedjax_het.compare.curves import AXES, plot_groups
+from fedjax_het.compare.curves import AXES, plot_groups, without_axis
 from fedjax_het.compare.groups import Group, baseline_of, grouped
 from fedjax_het.compare.plain import MODELS, check_metric, judged, tables
 from fedjax_het.compare.runs import find
@@ -122,8 +122,11 @@ def compare(
       raise SettingError("latex", latex, "is the table of groups, not of clients", "Leave out --clients.")
     _write("latex", latex, export.as_latex(table))
   if picture is not None:
-    path = plot_groups(groups, check_one(shown), picture, model=model, over=over)
+    path = plot_groups(groups, of := check_one(shown), picture, model=model, over=over)
     say(f"Learning curves over {AXES[over]} are in {os.path.abspath(path)}.")
+    if lacking := without_axis(groups, of, model, over):
+      why = " (no section system)" if over == "simulated_seconds" else ""
+      say(f"Not drawn, as they have no {AXES[over]}{why}: {'; '.join(lacking)}.", error=True)
   if no_page:
     return None
   from fedjax_het.compare.content import content

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedjax_het.compare.conditions import unequal_conditions
 from fedjax_het.compare.export import budgets_table
 from fedjax_het.compare.groups import Group, budget_of, late_of, unlike
 from fedjax_het.errors import SettingError, near
@@ -71,6 +72,7 @@ def tables(
   if (took := budgets_table(groups)) is not None:
     parts.append(took)
     parts += [Text(note, style="bold") for note in unequal({own.label: budget_of(own) for own in groups})]
+  parts += [Text(note, style="bold") for note in unequal_conditions(groups)]
   early = [group for group in groups if not judged(group, model, wanted)]
   lacking = f", without {named(metric)} of the {spelled(model)} model" if (metric := wanted) else ""
   parts += [Text(f"{group.label}: {group.state}{lacking}") for group in early]

@@ -38,6 +38,7 @@ function start() {
   $("left_out").textContent = (DATA.left_out || []).map((text) => `${text}.`).join(" ");
   $("groups_note").textContent = "Over the clients, each figure a mean over the seeds; ± is a 95 % interval over the seeds (Student's t). Differences are paired: of the seeds that both have, against the line that is chosen under “base”. Spread is the standard deviation over the clients.";
   $("budgets").textContent = DATA.budgets.join(" ");
+  $("conditions").textContent = DATA.conditions.join(" ");
   drawAll();
   for (const redraw of redraws) redraw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
