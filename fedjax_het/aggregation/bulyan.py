@@ -69,5 +69,8 @@ def bulyan(byzantine: Annotated[int, Whole(0)] | None = None) -> Aggregation:
 
     return vectors.in_kind_of(uploads, jax.tree.map(nearest, uploads)), state
 
-  needs = Needs(check_cohort=vectors.enough("bulyan", 4, byzantine), covers=COVERED)
+  needs = Needs(
+    check_cohort=vectors.enough("bulyan", 4, byzantine), covers=COVERED,
+    withstands=lambda count: int(vectors.liars(byzantine, 4, jnp.int32(count))),
+  )  # fmt: skip
   return Aggregation(combine=combine, name="bulyan", needs=needs, uses_mixing=False)

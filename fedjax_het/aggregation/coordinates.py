@@ -41,7 +41,8 @@ def median() -> Aggregation:
   def combine(key, state, p, uploads, broadcast, present):
     return vectors.in_kind_of(uploads, vectors.median(uploads, present)), state
 
-  return Aggregation(combine=combine, name="median", needs=Needs(covers=COVERED), uses_mixing=False)
+  needs = Needs(covers=COVERED, withstands=lambda count: (count - 1) // 2)
+  return Aggregation(combine=combine, name="median", needs=needs, uses_mixing=False)
 
 
 def trimmed(share: float | jax.Array, count: int | jax.Array) -> jax.Array:
@@ -64,7 +65,8 @@ def trimmed_mean(share: LESS_THAN_HALF = 0.1) -> Aggregation:
     found = jax.tree.map(lambda leaf: vectors.ordered_mean(leaf, count, present), uploads)
     return vectors.in_kind_of(uploads, found), state
 
+  needs = Needs(covers=COVERED, withstands=lambda count: float(trimmed(share, count)))
   return Aggregation(
-    combine=combine, name="trimmed_mean", needs=Needs(covers=COVERED), uses_mixing=False,
+    combine=combine, name="trimmed_mean", needs=needs, uses_mixing=False,
     is_mean=lambda mixing: mixing.even and is_zero(share),
   )  # fmt: skip

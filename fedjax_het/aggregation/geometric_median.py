@@ -37,4 +37,5 @@ def geometric_median(iterations: Count = 3, smoothing: Positive = 1e-6) -> Aggre
     z = jax.lax.fori_loop(0, iterations, step, vectors.weighted_mean(p, uploads))
     return vectors.in_kind_of(uploads, z), state
 
-  return Aggregation(combine=combine, name="geometric_median", needs=Needs(covers=COVERED))
+  needs = Needs(covers=COVERED, withstands=lambda count: (count - 1) // 2)  # of equal weights
+  return Aggregation(combine=combine, name="geometric_median", needs=needs)

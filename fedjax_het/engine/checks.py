@@ -131,16 +131,50 @@ def check_ahead(algorithm: Algorithm, **flags: int | None) -> None:
       raise SettingError(flag, value, problem, "Leave it out, or use another participation.")
 
 
-def remarks_of(algorithm: Algorithm, data: FederatedData) -> Iterator[str]:
-  """Yields what the parts remark on these clients, see `Needs.remarks`."""
+def remarks_of(algorithm: Algorithm, data: FederatedData, cohort_size: int = 0) -> Iterator[str]:
+  """Yields what the parts remark on these clients, see `Needs.remarks`, and on cohorts of a size."""
   yield from (text for part in algorithm for text in part.needs.remarks(data))
   if not (algorithm.aggregation.uses_mixing or algorithm.mixing.even):
     yield f"aggregation = {algorithm.aggregation.name}: every upload counts alike, whatever mixing says."
+  if cohort_size:
+    yield from too_many_attackers(algorithm, data.num_clients, cohort_size)
 
 
-def warn(algorithms: Iterable[Algorithm], data: Iterable[FederatedData], more: Iterable[str] = ()) -> None:
-  """Issues the parts' remarks on these clients, and `more`, as warnings at the line of the user's call."""
-  said = (text for one in algorithms for clients in data for text in remarks_of(one, clients))
+def too_many_attackers(algorithm: Algorithm, num_clients: int, cohort_size: int) -> Iterator[str]:
+  """Yields a sentence if more uploads are dishonest on average than a part withstands, see `Needs`.
+
+  Args:
+    algorithm: the parts; nothing is said of a share that is a program's value.
+    num_clients: K.
+    cohort_size: S.
+  """
+  share = algorithm.attack.share
+  if not algorithm.attack.there or isinstance(share, jax.core.Tracer):
+    return
+  count, size = float(np.round(np.float32(share) * num_clients)), algorithm.clients_in_a_round(cohort_size)
+  said = f"attack.share = {float(share):.3g}"
+  if count == num_clients:
+    yield f"{said}: no client is honest, and the metrics, which are of honest clients, have no value."
+  for role in ("mixing", "aggregation"):
+    withstands = getattr(algorithm, role).needs.withstands
+    if withstands is None:
+      continue
+    most, dishonest = withstands(size), size * count / num_clients
+    if dishonest > most:
+      yield (
+        f"{said}: of {size} uploads, {dishonest:.3g} are dishonest on average, and the {role} withstands "
+        f"{most:.3g} at most."
+      )
+
+
+def warn(
+  algorithms: Iterable[Algorithm],
+  data: Iterable[FederatedData],
+  more: Iterable[str] = (),
+  cohort_size: int = 0,
+) -> None:
+  """Issues the remarks of `remarks_of`, and `more`, as warnings at the line of the user's call."""
+  said = (text for one in algorithms for clients in data for text in remarks_of(one, clients, cohort_size))
   for text in dict.fromkeys((*said, *more)):
     warnings.warn(text, stacklevel=_users_level())
 

@@ -23,11 +23,13 @@ class Divergence(NamedTuple):
     round: round of the loss, counted from 1; for a broadcast the number of rounds after which it was noticed.
     client: index of the client with that loss; None for a broadcast.
     loss: "nan", "inf" or "-inf"; None for a broadcast.
+    dishonest: whether the client attacks.
   """
 
   round: int
   client: int | None = None
   loss: str | None = None
+  dishonest: bool = False
 
   def __str__(self) -> str:
     """Returns a sentence without its full stop."""
@@ -36,7 +38,13 @@ class Divergence(NamedTuple):
         f"What the server sends became NaN or infinite by round {self.round}, though no training loss did: "
         "an upload, a mixing coefficient or the server's step was"
       )
-    return f"The training loss became {self.loss} in round {self.round} at client {self.client}"
+    which = ", which is dishonest" if self.dishonest else ""
+    return f"The training loss became {self.loss} in round {self.round} at client {self.client}{which}"
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """Fields of summary.json and of checkpoints; `dishonest` only where it is so."""
+    return {name: own for name, own in self._asdict().items() if own or name != "dishonest"}
 
 
 def divergence(first_round: int, infos: RoundInfo, sound: bool) -> Divergence | None:
@@ -53,7 +61,8 @@ def divergence(first_round: int, infos: RoundInfo, sound: bool) -> Divergence | 
     return None if sound else Divergence(int(first_round + len(infos.cohort)))
   at, slot = bad[0]
   loss = infos.clients.loss[at, slot]
-  return Divergence(int(first_round + at + 1), int(infos.cohort[at, slot]), str(loss))
+  liar = not isinstance(infos.dishonest, tuple) and bool(infos.dishonest[at, slot])
+  return Divergence(int(first_round + at + 1), int(infos.cohort[at, slot]), str(loss), liar)
 
 
 def finite(broadcast: PyTree) -> jax.Array:
@@ -70,6 +79,10 @@ def check_finite(found: Divergence | None) -> None:
   """Raises `NonFiniteLoss` if a single run has diverged."""
   if found:
     remedy = "Lower the learning rate" + (", or look at that client's data" if found.loss else "s")
+    if found.dishonest:
+      remedy = (
+        "Use an aggregation that withstands the attack, a smaller attack.share, or a lower learning rate"
+      )
     raise NonFiniteLoss(f"{found}. {remedy}.")
 
 

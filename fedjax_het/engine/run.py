@@ -324,7 +324,7 @@ def run(
     )  # fmt: skip
   check_eval_clients(eval_clients, engine.num_clients)
   none = all_are_judged(eval_clients, rounds, eval_every, late_evaluations, engine.num_clients)
-  warn([made], [data], [*fewer_late_rounds(rounds, late_evaluations), *none])
+  warn([made], [data], [*fewer_late_rounds(rounds, late_evaluations), *none], cohort_size)
   tell_untested([data])
   history: list[dict] = []
   losses: list[float] = []

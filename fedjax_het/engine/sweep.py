@@ -201,11 +201,11 @@ def sweep(
       check_data(one)
     if len(data) != len(keys):
       raise SettingError("data", len(data), f"not one for each of {len(keys)} seeds", "Give one for each.")
-    warn(made, data, few)
+    warn(made, data, few, cohort_size)
     tell_untested(data)
     data = [data[i] for i in which]
   else:
-    warn(made, [data], few)
+    warn(made, [data], few, cohort_size)
     tell_untested([data])
   with in_words():
     engine = Members(

@@ -92,7 +92,7 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
     *all_are_judged(
       plan.eval_clients, plan.rounds, plan.eval_every, plan.late_evaluations, experiment.data.num_clients
     ),
-    *remarks_of(experiment.algorithm, experiment.data),
+    *remarks_of(experiment.algorithm, experiment.data, plan.cohort_size),
     *private(experiment),
   )
 

@@ -196,7 +196,7 @@ class Record(contextlib.AbstractContextManager):
     return {
       **self._counted.checkpoint_state(), "seconds": self._total(seconds),
       "losses": self._losses,
-      "diverged": self.diverged and self.diverged._asdict(),
+      "diverged": self.diverged and self.diverged.fields,
       "lines": self._tracker.lines if self._tracker else [],
       "stopping": self.stopping and self.stopping.state,
       "yardsticks": {name: study.checkpoint_state() for name, study in self._studies.items()},
@@ -274,7 +274,7 @@ class Record(contextlib.AbstractContextManager):
     if self.stopping and self.stopping.state:
       summary["stopping"] = {**self.stopping.state, "why": self.stopping.why or "All rounds are done."}
     if self.diverged:
-      summary["diverged"] = self.diverged._asdict()
+      summary["diverged"] = self.diverged.fields
     summary = self._asked(summary, lambda study: study.section(now))
     if self._tracker:
       self._tracker.keep()

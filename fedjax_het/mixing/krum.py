@@ -47,7 +47,10 @@ def _krum(name: str, byzantine: int | None, several: bool) -> Mixing:
     return coefficients(vectors.squared_distances(feedback.uploads(), present), f, kept, present), state
 
   check = vectors.enough(name, 2, byzantine)
-  needs = Needs(check_cohort=check, covers=("params", "extra", "stats"))
+  needs = Needs(
+    check_cohort=check, covers=("params", "extra", "stats"),
+    withstands=lambda count: int(vectors.liars(byzantine, 2, jnp.int32(count))),
+  )  # fmt: skip
   return Mixing(lambda sizes: (), update, name, needs=needs, takes_absent=True)
 
 

@@ -117,7 +117,8 @@ class Needs(NamedTuple):
   """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
 
   The defaults require nothing. The first five fields are honoured for every part, `covers` for mixing,
-  aggregation, participation and attack parts, the others only for client parts.
+  aggregation, participation and attack parts, `withstands` for mixing and aggregation parts, the others only
+  for client parts.
 
   Attributes:
     num_clients: K, for a part that was made for so many clients; None for any number.
@@ -137,6 +138,8 @@ class Needs(NamedTuple):
       attack forges: a client part that sends others is refused, as those would be averaged unprotected. A
       mixing's uploads with the coefficient 0 are then not read, so that they may be NaN. None for parts that
       protect from nothing.
+    withstands: (m) -> how many of m uploads may be dishonest at most, for parts that protect from any number
+      below a limit only; None for parts without such a limit. A remark says where more are.
     transformed: fields of an upload that transforms, such as quantisation, may change. Running statistics
       are left out because rounding could make a variance negative.
     upload_bits: (an upload's shapes) -> the bits that it needs on its way; None for an upload that is sent as
@@ -157,6 +160,7 @@ class Needs(NamedTuple):
   uploads_model: bool = True
   upload_norm: float | None = None
   covers: tuple[str, ...] | None = None
+  withstands: Callable[[int], float] | None = None
   transformed: tuple[str, ...] = ("params", "extra", "even")
   upload_bits: Callable[[Message], int] | None = None
   brings: Mapping[str, Any] = MappingProxyType({})

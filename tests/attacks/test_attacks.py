@@ -1,6 +1,7 @@
 """Attacks beside NumPy in float64, who attacks, what is refused, and runs under attack."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -14,7 +15,9 @@ from wide_parts import addressed, prototypes
 
 import fedjax_het as fh
 from fedjax_het import attacks
+from fedjax_het.engine.checks import remarks_of, too_many_attackers, warn
 from fedjax_het.engine.dishonest import dishonest, forged
+from fedjax_het.engine.divergence import check_finite, divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import RoundInfo, of_rounds, over_arrived
 from fedjax_het.engine.run import evaluate
@@ -176,6 +179,52 @@ def test_training_losses_are_of_the_honest_clients_that_arrive():
   found = over_arrived(RoundInfo(**empty, present=present, dishonest=bad), loss, dishonest=True)
   some = present[0, 0] & bad[0, 0]
   np.testing.assert_allclose(found[0, 0], loss[0, 0][some].mean() if some.any() else np.nan)
+
+
+def test_more_attackers_than_a_rule_withstands_are_remarked():
+  def said(share, aggregation=None, mixing=None, cohort_size=5):
+    attack = attacks.label_flip(share)
+    more = {} if aggregation is None else {"aggregation": aggregation}
+    algorithm = fh.federated(fedavg(), mixing or fh.mixing.uniform(), attack=attack, **more)
+    return [*too_many_attackers(algorithm, 20, cohort_size)]
+
+  (text,) = said(0.6, fh.aggregation.median())
+  assert text == (
+    "attack.share = 0.6: of 5 uploads, 3 are dishonest on average, and the aggregation withstands 2 at most."
+  )
+  for rule, most in (
+    (fh.aggregation.median(), 2), (fh.aggregation.geometric_median(), 2), (fh.aggregation.bulyan(), 0),
+    (fh.aggregation.trimmed_mean(0.2), 1), (fh.aggregation.trimmed_mean(), 0),
+  ):  # fmt: skip
+    assert rule.needs.withstands(5) == most
+    assert not said(most / 5, rule) and len(said(most / 5 + 0.05, rule)) == 1
+  assert len(said(0.4, mixing=fh.mixing.krum(1), cohort_size=7)) == 1
+  assert not said(0.6) and not said(0.6, fh.aggregation.centered_clipping())
+  (all_of_them,) = said(1.0)
+  assert "no client is honest" in all_of_them
+  algorithm = fh.federated(fedavg(), attack=attacks.alie(share=0.6), aggregation=fh.aggregation.median())
+  data = federation(SIZES)
+  remarks = [*remarks_of(algorithm, data, 5)]
+  assert any("the aggregation withstands 2 at most" in text for text in remarks)
+  assert not any("withstands" in text for text in remarks_of(algorithm, data))
+  even = algorithm._replace(mixing=fh.mixing.uniform())
+  with pytest.warns(UserWarning, match="the aggregation withstands"):
+    warn([even], [data], cohort_size=5)
+
+
+def test_a_divergence_at_an_attacker_says_so():
+  loss = np.array([[1.0, np.nan], [1.0, 1.0]])
+  clients = SimpleNamespace(loss=loss)
+  info = RoundInfo(np.array([[4, 6], [4, 6]]), None, None, clients, dishonest=np.array([[False, True]] * 2))
+  found = divergence(4, info, True)
+  assert str(found) == "The training loss became nan in round 5 at client 6, which is dishonest"
+  assert found.fields == {"round": 5, "client": 6, "loss": "nan", "dishonest": True}
+  with pytest.raises(fh.NonFiniteLoss, match=r"dishonest\. Use an aggregation that withstands the attack"):
+    check_finite(found)
+  honest = divergence(4, info._replace(dishonest=~info.dishonest), True)
+  assert str(honest).endswith("client 6") and "dishonest" not in honest.fields
+  with pytest.raises(fh.NonFiniteLoss, match="look at that client's data"):
+    check_finite(divergence(4, info._replace(dishonest=()), True))
 
 
 # Runs.
