@@ -80,6 +80,7 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
     elif section.kind == "choice" and given and not section.always:
       check_chosen(name, section, given)
     elif section.kind == "choices":
+      check_several(section, given)
       for number, own in enumerate(given):
         check_chosen(f"{name}.{number}", section, own)
     elif section.kind == "section" and name != "local":
@@ -108,6 +109,18 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   if config.get("task") and model["name"] in models.GENERATORS:
     raise SettingError("task", config["task"], "a generator trains by losses of its own", "Leave it out.")
   check_fit(CLIENTS[config["algorithm"]["name"]], model["name"])
+
+
+def check_several(section: Section, given: Any) -> None:
+  """Raises `SettingError` unless `given` is a list or a tuple of sections, which stand in order."""
+  several = isinstance(given, list | tuple)
+  elements = list(given) if several else [given]
+  if several and all(hasattr(own, "items") for own in elements):
+    return
+  names = [name for name in elements if isinstance(name, str) and name in section.table()]
+  one = {"name": names[0] if names else next(iter(section.table()))}
+  remedy = f'Write one or several in order, such as --config.{section.name}="({one!r},)".'
+  raise SettingError(section.name, given, "is no tuple of sections", remedy)
 
 
 def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None:

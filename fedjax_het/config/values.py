@@ -36,7 +36,10 @@ def replaced(node: Any, path: Sequence[str], value: Any, setting: str = "") -> A
   if isinstance(node, list | tuple):
     if not first.isdecimal() or int(first) >= len(node):
       problem = f"{first} is no number of an element, of which there are {len(node)}, counted from 0"
-      raise SettingError(setting, value, problem, "Name one that is there, or set all of them as a whole.")
+      above = setting.removesuffix(".".join(path)).rstrip(".")
+      one = replaced({}, rest, value) if rest else value
+      remedy = f'Name one that is there, or set all of them as a whole: {above}="({one!r},)".'
+      raise SettingError(setting, value, problem, remedy)
     own = [*node]
     own[int(first)] = replaced(node[int(first)], rest, value, setting)
     return type(node)(own)

@@ -15,7 +15,7 @@ from fedjax_het.config import sections as registry
 from fedjax_het.config.file import read_config
 from fedjax_het.config.grid import check_sweep
 from fedjax_het.config.override import change, is_beyond_flags, leave_out_empty, with_empty_sections
-from fedjax_het.config.plan import plan
+from fedjax_het.config.plan import plan, written
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.config.same import with_defaults
 from fedjax_het.config.sections import CORE, Section, sections
@@ -89,6 +89,22 @@ def test_elements_of_a_tuple_are_reached_by_number():
       SettingError, match=rf"config\.{path} = 3: . is no number of an element, of which.* 2"
     ):
       change(config, {path: 3})
+
+
+def test_several_sections_are_told_as_a_tuple():
+  form = r"""--config\.uploads="\(\{'name': '%s'\},\)"."""
+  for given, name in (
+    (("quantize",), "quantize"),
+    (("name",), "clip"),
+    ({"name": "sign"}, "clip"),
+    ("sign", "sign"),
+  ):
+    with pytest.raises(SettingError, match=r"uploads = .*: is no tuple of sections\. .*" + form % name):
+      plan(written(get_config()) | {"uploads": given})
+  config = get_config()
+  with pytest.raises(SettingError, match=r"""config\.uploads="\(\{'name': 'sign'\},\)"\.$"""):
+    change(config, {"uploads.0.name": "sign"})
+  assert not plan(written(get_config()) | {"uploads": []}).parts["uploads"]
 
 
 def test_a_section_of_the_registry_is_one_line(monkeypatch):
