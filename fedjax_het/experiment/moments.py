@@ -1,6 +1,7 @@
 """What studies see of each of an engine's runs after a chunk of rounds."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 
 from fedjax_het.engine.base import Runs, Seconds
@@ -36,7 +37,8 @@ def share(seconds: Seconds, runs: int) -> Seconds:
 def together(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
   """Returns the figures of several runs for one line of progress: means, or the largest, see the catalogue.
 
-  An ε is the largest, because a mean of several would be no run's guarantee.
+  An ε is the largest, because a mean of several would be no run's guarantee. A mean leaves out NaN, as of the
+  losses of a run whose latest rounds had no upload.
 
   Args:
     figures: each run's figures, name -> value, with the same names; [] for none.
@@ -44,6 +46,9 @@ def together(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
   def one(name: str) -> float:
     values = [own[name] for own in figures]
-    return max(values) if shown(name).worst_of_runs else sum(values) / len(values)
+    if shown(name).worst_of_runs:
+      return max(values)
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
   return {name: one(name) for name in (figures[0] if figures else ())}

@@ -12,6 +12,7 @@ from rich.console import Console
 from fedjax_het.compare.runs import find
 from fedjax_het.conditions import conditions_of, in_words
 from fedjax_het.engine.round import RoundInfo, over_rounds
+from fedjax_het.experiment.moments import together
 from fedjax_het.experiment.report import report
 from fedjax_het.studies import plots
 from fedjax_het.studies.plots import learning_curve
@@ -71,6 +72,11 @@ def test_rounds_without_uploads_are_counted_also_after_a_stop():
   assert "20.0 % of the rounds had no upload." in shown({"participation": {"empty": 0.2}})
   assert "No round had an upload" in shown({"participation": {"empty": 1.0}})
   assert "upload" not in shown({"participation": {"empty": 0.0}})
+
+
+def test_progress_of_a_sweep_leaves_out_the_losses_over_nobody():
+  found = together([{"train_loss": 1.0, "top1": np.nan}, {"train_loss": np.nan, "top1": np.nan}])
+  assert found["train_loss"] == 1.0 and np.isnan(found["top1"])
 
 
 def test_a_loss_over_nobody_is_none():
