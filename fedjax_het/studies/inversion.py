@@ -35,6 +35,7 @@ from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.tasks.task import mean_loss
 
 PyTree = Any
+FILE = "inversion.npz"
 UPLOAD, START = 0, 1  # folded into the study's key: the client's work, and the attacker's first images
 
 
@@ -130,7 +131,7 @@ def of_section(
 
 
 class Inversion(Study):
-  """Study that adds `inversion` to the summary and inversion.png: an upload of a few images, inverted.
+  """Study that adds `inversion` to the summary, inversion.npz and inversion.png: an inverted upload.
 
   The client trains as in a round, from the last broadcast, on its first `examples` training images alone:
   with one epoch and a mini-batch that holds them, its update is one gradient. What the method does to it,
@@ -172,7 +173,7 @@ class Inversion(Study):
     return bool(run.config.studies.get("inversion"))
 
   def section(self, now: Moment) -> dict[str, Any]:
-    """Returns {"inversion": {"examples", "objective", "mse", "psnr"}}, and draws the images."""
+    """Writes inversion.npz, and returns {"inversion": {"examples", "objective", "mse", "psnr"}}."""
     if now.diverged:
       return {}
     run, own = self.run, self.settings
@@ -180,7 +181,7 @@ class Inversion(Study):
     key = jax.random.fold_in(run.key, 54)
     found = attacked(key, run.algorithm, run.model, run.data, now.state(), **own)
     if run.writes:
-      plot_inversion(found, run.figures / "inversion.png", title=run.title)
+      np.savez_compressed(run.folder / FILE, **found._asdict())
     figures = {"objective": found.objective, "mse": found.mse, "psnr": found.psnr}
     return {"inversion": {"examples": own["examples"], **figures}}
 
@@ -191,6 +192,15 @@ class Inversion(Study):
     if not found or found["psnr"] is None:
       return None
     return Text(f"gradient inversion: {found['psnr']:.1f} dB, {found['examples']} images of one upload")
+
+
+  def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    """Draws inversion.png from inversion.npz."""
+    path = self.run.folder / FILE
+    if "inversion" in summary and path.exists():
+      with np.load(path) as file:
+        found = Found(file["images"], file["made"], float(file["objective"]))
+      plot_inversion(found, self.run.figures / "inversion.png", title=self.run.title)
 
 
 def attacked(
