@@ -19,13 +19,12 @@ moved, so that all of them train on one broadcast in one program: with B above 1
 client's upload to the server's next step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Asynchronous, Needs
 from fedjax_het.settings import Choice, Count, NonNegative, Range, Whole, checked
@@ -94,9 +93,7 @@ def fedbuff(
     problem = f"fewer clients train than the {buffer_size} updates that the server waits for"
     raise SettingError("concurrency", concurrency, problem, f"Use at least {buffer_size}.")
   weight = weight_of(staleness, exponent, slope, delay, max_staleness)
-  return Asynchronous(
-    buffer_size, concurrency, weight, name="fedbuff", needs=_needs("fedbuff", buffer_size, concurrency)
-  )
+  return Asynchronous(buffer_size, concurrency, weight, name="fedbuff", needs=_needs(concurrency))
 
 
 @checked
@@ -123,7 +120,7 @@ def fedasync(
   own = weight_of(staleness, exponent, slope, delay, max_staleness)
   return Asynchronous(
     1, concurrency, lambda late: jnp.float32(alpha) * own(late), True, "fedasync",
-    _needs("fedasync", 1, concurrency),
+    _needs(concurrency),
   )  # fmt: skip
 
 
@@ -146,12 +143,9 @@ def weight_of(
   return lambda late: jnp.where(late <= max_staleness, own(late), 0.0)
 
 
-def _needs(name: str, buffer_size: int, concurrency: int) -> Needs:
-  def remarks(data: FederatedData) -> Iterator[str]:
-    yield f"cohort_size: {name} takes {buffer_size} uploads in each step of the server instead."
-
+def _needs(concurrency: int) -> Needs:
   def check_cohort(size: int, num: int) -> None:
     if concurrency > num:
       raise SettingError("concurrency", concurrency, f"there are {num} clients", f"Use at most {num}.")
 
-  return Needs(check_cohort=check_cohort, remarks=remarks)
+  return Needs(check_cohort=check_cohort)

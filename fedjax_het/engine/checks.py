@@ -138,6 +138,8 @@ def remarks_of(algorithm: Algorithm, data: FederatedData, cohort_size: int = 0) 
     yield f"aggregation = {algorithm.aggregation.name}: every upload counts alike, whatever mixing says."
   if cohort_size:
     yield from too_many_attackers(algorithm, data.num_clients, cohort_size)
+    if (taken := algorithm.clients_in_a_round(cohort_size)) != cohort_size:
+      yield f"cohort_size: {algorithm.asynchronous.name} takes {taken} uploads in each step of the server."
 
 
 def too_many_attackers(algorithm: Algorithm, num_clients: int, cohort_size: int) -> Iterator[str]:

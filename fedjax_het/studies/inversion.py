@@ -193,7 +193,6 @@ class Inversion(Study):
       return None
     return Text(f"gradient inversion: {found['psnr']:.1f} dB, {found['examples']} images of one upload")
 
-
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Draws inversion.png from inversion.npz."""
     path = self.run.folder / FILE

@@ -14,6 +14,7 @@ from fedjax_het.asynchronous import hinge, polynomial
 from fedjax_het.asynchronous.stale import constant
 from fedjax_het.engine.asynchronous import idle
 from fedjax_het.engine.batched_runs import Members
+from fedjax_het.engine.checks import remarks_of
 from fedjax_het.engine.elapsed import Clock
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import ClientUpdate, LocalTraining, in_one_go
@@ -253,8 +254,9 @@ def test_settings_that_cannot_be_are_refused(make, told):
 
 def test_a_user_is_told_whose_place_the_buffer_takes():
   algorithm = fh.federated(halfway(), asynchronous=fh.asynchronous.fedbuff(2, 5))
-  (told,) = algorithm.asynchronous.needs.remarks(federation(SIZES))
-  assert told == "cohort_size: fedbuff takes 2 uploads in each step of the server instead."
+  (told,) = remarks_of(algorithm, federation(SIZES), 3)
+  assert told == "cohort_size: fedbuff takes 2 uploads in each step of the server."
+  assert not [*remarks_of(algorithm, federation(SIZES), 2)]
 
 
 def test_whom_is_idle_is_drawn_uniformly():
