@@ -112,6 +112,7 @@ def draw(found: dict[str, Any], out: Path) -> None:
   panels = figure.subplots(len(names), len(spreads), squeeze=False)
   for row, name in zip(panels, names):
     for axes, spread in zip(row, spreads):
+      axes.set_visible(any(f"{name}:{method}:{spread:g}" in found for method in METHODS))
       for colour, method in zip(COLORS, METHODS):
         if (own := found.get(f"{name}:{method}:{spread:g}")) is None:
           continue

@@ -105,7 +105,6 @@ def test_a_model_without_a_bias_is_refused_by_feddbe():
 # FedPHP
 
 
-@pytest.mark.slow
 def test_discrepancies_by_hand():
   rng = np.random.default_rng(0)
   a, b, weight = rng.normal(size=(6, 3)), rng.normal(size=(6, 3)), np.array([1.0, 1, 1, 1, 0, 0])
