@@ -20,19 +20,18 @@ client's upload to the server's next step.
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Asynchronous, Needs
-from fedjax_het.settings import Choice, Count, NonNegative, Range, Whole, checked
+from fedjax_het.settings import Choice, Count, Default, NonNegative, Range, Whole, checked, with_defaults
 
 WeightFn = Callable[[jax.Array], jax.Array]
 EXPONENT, SLOPE, DELAY = 0.5, 10.0, 4  # of FedBuff; of FedAsync, section 6.1
 WEIGHTS = ("constant", "polynomial", "hinge")
-Staleness = Annotated[str, Choice(WEIGHTS)]
 Delay = Annotated[int, Whole(0)]
 UpToOne = Annotated[float, Range(above=0.0, high=1.0)]
 
@@ -66,12 +65,26 @@ def hinge(
   return 1.0 / (jnp.float32(slope) * late + 1.0)
 
 
+class Lateness(TypedDict, total=False):
+  """Settings of the weight s(τ) of an upload that is τ steps of the server late.
+
+  Attributes:
+    staleness: which weight: "constant", "polynomial" or "hinge".
+    exponent: a of "polynomial".
+    slope: a of "hinge".
+    delay: b of "hinge".
+    max_staleness: an upload that is later than this counts 0; None for no limit.
+  """
+
+  staleness: Annotated[str, Choice(WEIGHTS), Default("polynomial")]
+  exponent: Annotated[NonNegative, Default(EXPONENT)]
+  slope: Annotated[NonNegative, Default(SLOPE)]
+  delay: Annotated[int, Whole(0), Default(DELAY)]
+  max_staleness: Annotated[Delay | None, Default(None)]
+
+
 @checked
-def fedbuff(
-  buffer_size: Count = 10, concurrency: Count = 50, staleness: Staleness = "polynomial",
-  exponent: NonNegative = EXPONENT, slope: NonNegative = SLOPE, delay: Delay = DELAY,
-  max_staleness: Delay | None = None,
-) -> Asynchronous:  # fmt: skip
+def fedbuff(buffer_size: Count = 10, concurrency: Count = 50, **lateness: Unpack[Lateness]) -> Asynchronous:
   """FedBuff: the server moves by every B updates that arrive, of M clients that train at any time.
 
   With B = M no upload is stale, and the rounds are those of cohorts of B clients.
@@ -79,11 +92,7 @@ def fedbuff(
   Args:
     buffer_size: B, the number of updates that the server waits for, in the place of `cohort_size`.
     concurrency: M >= B, the number of clients that train at any time.
-    staleness: the weight s(τ) of an update that is τ steps late: "constant", "polynomial" or "hinge".
-    exponent: a of "polynomial".
-    slope: a of "hinge".
-    delay: b of "hinge".
-    max_staleness: an update that is later than this counts 0; None for no limit.
+    **lateness: how much updates count that are late, see `Lateness`.
 
   Raises:
     SettingError: a setting is out of range or belongs to another `staleness`, or M is below B; from
@@ -92,55 +101,46 @@ def fedbuff(
   if concurrency < buffer_size:
     problem = f"fewer clients train than the {buffer_size} updates that the server waits for"
     raise SettingError("concurrency", concurrency, problem, f"Use at least {buffer_size}.")
-  weight = weight_of(staleness, exponent, slope, delay, max_staleness)
-  return Asynchronous(buffer_size, concurrency, weight, name="fedbuff", needs=_needs(concurrency))
+  needs = _needs(concurrency)
+  return Asynchronous(buffer_size, concurrency, weight_of(lateness), name="fedbuff", needs=needs)
 
 
 @checked
-def fedasync(
-  concurrency: Count = 50, alpha: UpToOne = 0.6, staleness: Staleness = "polynomial",
-  exponent: NonNegative = EXPONENT, slope: NonNegative = SLOPE, delay: Delay = DELAY,
-  max_staleness: Delay | None = None,
-) -> Asynchronous:  # fmt: skip
+def fedasync(concurrency: Count = 50, alpha: UpToOne = 0.6, **lateness: Unpack[Lateness]) -> Asynchronous:
   """FedAsync: the server mixes each model that arrives into its own, of M clients that train at any time.
 
   Args:
     concurrency: M, the number of clients that train at any time.
     alpha: α in (0, 1], how much a model that is not stale counts.
-    staleness: the weight s(τ) of a model that is τ steps late: "constant", "polynomial" or "hinge".
-    exponent: a of "polynomial".
-    slope: a of "hinge".
-    delay: b of "hinge".
-    max_staleness: a model that is later than this counts 0; None for no limit.
+    **lateness: how much models count that are late, see `Lateness`.
 
   Raises:
     SettingError: a setting is out of range or belongs to another `staleness`; from `check_cohort`, M is above
       the number of clients.
   """
-  own = weight_of(staleness, exponent, slope, delay, max_staleness)
+  own = weight_of(lateness)
   return Asynchronous(
-    1, concurrency, lambda late: jnp.float32(alpha) * own(late), True, "fedasync",
-    _needs(concurrency),
-  )  # fmt: skip
+    1, concurrency, lambda late: jnp.float32(alpha) * own(late), True, "fedasync", _needs(concurrency)
+  )
 
 
-def weight_of(
-  name: str, exponent: float | jax.Array, slope: float | jax.Array, delay: int | jax.Array,
-  max_staleness: int | None,
-) -> WeightFn:  # fmt: skip
-  """Returns the weight s(τ) of this name; raises `SettingError` for a setting that it has no use for."""
+def weight_of(lateness: Lateness) -> WeightFn:
+  """Returns the weight s(τ) of these settings; raises `SettingError` for one that it has no use for."""
+  given: dict[str, Any] = {**with_defaults(Lateness, lateness)}
+  name, limit = given["staleness"], given["max_staleness"]
   uses = {"polynomial": ("exponent",), "hinge": ("slope", "delay")}.get(name, ())
-  given = {"exponent": (exponent, EXPONENT), "slope": (slope, SLOPE), "delay": (delay, DELAY)}
-  for setting, (value, default) in given.items():
+  for setting, default in (("exponent", EXPONENT), ("slope", SLOPE), ("delay", DELAY)):
+    value = given[setting]
     if setting not in uses and not isinstance(value, jax.Array) and value != default:
       raise SettingError(setting, value, f"has no effect with staleness {name}", "Leave it out.")
   own: WeightFn = {
-    "constant": constant, "polynomial": lambda late: polynomial(late, exponent),
-    "hinge": lambda late: hinge(late, slope, delay),
-  }[name]  # fmt: skip
-  if max_staleness is None:
+    "constant": constant,
+    "polynomial": lambda late: polynomial(late, given["exponent"]),
+    "hinge": lambda late: hinge(late, given["slope"], given["delay"]),
+  }[name]
+  if limit is None:
     return own
-  return lambda late: jnp.where(late <= max_staleness, own(late), 0.0)
+  return lambda late: jnp.where(late <= limit, own(late), 0.0)
 
 
 def _needs(concurrency: int) -> Needs:

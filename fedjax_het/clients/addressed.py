@@ -65,7 +65,7 @@ def combined(weights: jax.Array, stack: PyTree) -> PyTree:
 
 
 class Mixed(NamedTuple):
-  """State of a server that sends each client a mixture of its own of the clients' uploads.
+  """State of a server that sends each client its own mixture of the clients' uploads.
 
   Attributes:
     weights: how much of what each client is sent is of each client, float32 [K, K], rows of sum 1.

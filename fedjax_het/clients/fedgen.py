@@ -75,7 +75,7 @@ class Shared(NamedTuple):
 
 
 class Taught(NamedTuple):
-  """State of the server: Adam's, and the mean of the ensemble's cross entropy in the last round."""
+  """State of FedGen's server: the generator's Adam, and the ensemble's mean cross entropy of a round."""
 
   optimizer: PyTree
   loss: jax.Array

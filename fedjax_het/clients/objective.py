@@ -231,7 +231,7 @@ SCHEDULES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def weighted(task: Task, weight: float | jax.Array) -> Task:
-  """Returns the task with losses `weight` times as large; metrics have the plain ones."""
+  """Returns the task whose training losses are multiplied by `weight`; its metrics do not change."""
 
   def losses(outputs: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     each, own = task.losses(outputs, y)

@@ -70,7 +70,7 @@ class Runs(abc.ABC):
     client_batch: clients of a run that a device trains at once.
 
   Attributes:
-    seconds: time spent so far, by all runs.
+    seconds: time spent so far, by all runs together.
     doing: context-manager callback (description) that is entered around each compilation, for progress.
     has_validation: whether any client has a validation part.
     task: the task of the client part.
@@ -277,7 +277,7 @@ class Runs(abc.ABC):
   def _init_client(
     self, algorithm: Algorithm, key: jax.Array, broadcast: Message, data: FederatedData | None, i: jax.Array
   ) -> PyTree:
-    """Returns client i's first state for the run's key."""
+    """Returns client i's first state; `key` is the run's key."""
     context = Context(i, jnp.int32(0), self.cohort_size, self.num_clients)
     own = None if data is None else data.clients(i)
     return init_client(algorithm.client, clients_key(key), broadcast, own, context)
@@ -362,5 +362,5 @@ class Runs(abc.ABC):
     self.seconds = self.seconds._replace(**{kind: spent})
 
   def _read(self, tree: PyTree, count: int, dtype: Any = None) -> PyTree:
-    """Reads a result's first `count` rounds or clients to the host."""
+    """Reads the first `count` rounds or clients of a result to the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf, dtype)[(*self._runs, slice(count))], tree)

@@ -49,7 +49,7 @@ def work_seconds(algorithm: Algorithm, key: jax.Array, data: FederatedData, coho
 
 
 def done_after(transfer: jax.Array, step: jax.Array, steps: jax.Array) -> jax.Array:
-  """Computes transfer + steps · step, float32, with the same rounding in every program."""
+  """Computes when clients are done, transfer + steps · step in seconds, rounded alike in all programs."""
   return transfer + lax.optimization_barrier(step * steps.astype(jnp.float32))
 
 

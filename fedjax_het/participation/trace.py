@@ -5,6 +5,7 @@ from typing import Unpack
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het.data.lines import numbered_lines
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.participation.among import Arrival, among
 from fedjax_het.parts import Needs, Participation
@@ -18,17 +19,8 @@ def read_trace(path: str) -> np.ndarray:
     SettingError: the file cannot be read.
     DataError: a line is not three whole numbers with client >= 0 and 0 <= from < to.
   """
-  try:
-    with open(path, encoding="utf-8") as file:
-      lines = file.read().splitlines()
-  except (OSError, ValueError) as error:
-    raise SettingError(
-      "path", path, f"cannot be read ({error})", "Name a trace that you may read."
-    ) from error
   found = []
-  for number, line in enumerate(lines, 1):
-    if not line.strip() or line.lstrip().startswith("#"):
-      continue
+  for number, line in numbered_lines(path):
     try:
       client, first, last = (int(field) for field in line.split(","))
       fits = 0 <= client < 2**31 and 0 <= first < last < 2**31
@@ -39,8 +31,6 @@ def read_trace(path: str) -> np.ndarray:
         f"{path}, line {number}: {line!r} is not client, from round, to round, with 0 <= from < to."
       )
     found.append((client, first, last))
-  if not found:
-    raise DataError(f"{path}: it has no lines.")
   return np.array(found, np.int32)
 
 

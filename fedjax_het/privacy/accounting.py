@@ -95,29 +95,43 @@ class Rounds(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _one_round(
-  num_clients: int, probability: float, capacity: int, multiplier: float, interval: float
-) -> Any:
-  """Returns the privacy loss distribution of one round, which takes two seconds to compute."""
+def _one_sample(size: int, probability: float, capacity: int, multiplier: float, interval: float) -> Any:
+  """Returns the privacy loss distribution of one noised Poisson sample, which takes two seconds."""
   required("dp_accounting")
   losses = required("dp_accounting.pld.privacy_loss_distribution")
   return losses.from_truncated_subsampled_gaussian_mechanism(
-    dataset_size=num_clients, sampling_probability=probability, truncated_batch_size=capacity,
+    dataset_size=size, sampling_probability=probability, truncated_batch_size=capacity,
     noise_multiplier=multiplier, value_discretization_interval=interval,
   )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
+def of_poisson_samples(
+  size: int, probability: float, capacity: int, multiplier: float, count: int, delta: float, interval: float
+) -> float:
+  """Computes ε of several noised sums, each over a Poisson sample, between one member more and one less.
+
+  Args:
+    size: the number of members, clients or records.
+    probability: the probability with which each is in a sample, independently of the others.
+    capacity: the most members of a sample; of more, so many are kept at random.
+    multiplier: the noise's standard deviation over a member's largest contribution, > 0.
+    count: the number of sums.
+    delta: δ.
+    interval: what privacy losses are rounded up to multiples of, so that ε is never too small.
+  """
+  with np.errstate(over="ignore", under="ignore"):  # of losses that have next to no mass
+    one = _one_sample(size, probability, min(capacity, size), multiplier, interval)
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
 def _poisson(
   num_clients: int, probability: float, capacity: int, multiplier: float, rounds: int, delta: float,
   interval: float = INTERVAL,
 ) -> float:  # fmt: skip
-  """Computes ε from losses that are rounded up to multiples of `interval`, so that ε is never too small."""
   widest = 0.5 / multiplier**2 + 10.0 / multiplier  # of little noise there would be no end
   interval = max(interval, widest / MOST_LOSSES)
-  with np.errstate(over="ignore", under="ignore"):  # of losses that have next to no mass
-    one = _one_round(num_clients, probability, min(capacity, num_clients), multiplier, interval)
-    return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
+  return of_poisson_samples(num_clients, probability, capacity, multiplier, rounds, delta, interval)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -157,13 +171,26 @@ def calibrated(of: Rounds, epsilon: float, rounds: int, delta: float) -> float:
   def exact(z: float) -> float:
     return of._replace(multiplier=z).epsilon(rounds, delta)
 
-  near = exact
+  near = None
   if of.accountant == "PLD":  # whose search is by coarser losses
     by, coarse = of.sampling, max(INTERVAL, 1e-3 * epsilon)
     where = by.num_clients, float(by.probability), by.capacity
     near = lambda z: _poisson(*where, z, rounds, delta, coarse)  # noqa: E731
-  found = by_secants(near, epsilon)
-  while exact(found) > epsilon:
+  return least_noise(exact, epsilon, near)
+
+
+def least_noise(
+  epsilon_of: Callable[[float], float], target: float, near: Callable[[float], float] | None = None
+) -> float:
+  """Finds a noise multiplier z with epsilon_of(z) <= target, the least to 1 in 1,000.
+
+  Args:
+    epsilon_of: z -> ε.
+    target: the target, > 0.
+    near: a cheaper approximation of `epsilon_of`, by which z is searched; None for itself.
+  """
+  found = by_secants(near or epsilon_of, target)
+  while epsilon_of(found) > target:
     found *= 1.0002
   return found
 

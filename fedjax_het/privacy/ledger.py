@@ -114,7 +114,7 @@ def in_words(told: Mapping[str, Any], rounds: int | None = None) -> str:
 
 
 def exposed(algorithm: Algorithm, keeps_state: bool) -> str:
-  """Returns why others than the participation decide, or clients show, who took part; "" if neither."""
+  """Returns why who takes part is not by chance alone, or shows, so that no amplification counts; or ""."""
   if algorithm.asynchronous.overlaps:
     return f"asynchronous = {algorithm.asynchronous.name} takes uploads in the order of their time"
   if algorithm.system.over_selects:

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Records
-from fedjax_het.privacy.accounting import by_secants
+from fedjax_het.privacy.accounting import least_noise, of_poisson_samples
 from fedjax_het.settings import Count, Positive, Range, checked
 
 Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
@@ -87,26 +87,15 @@ def epsilon(records: Records, examples: int, rounds: int, delta: float) -> float
   if records.capacity is None or multiplier < LEAST:
     return float(accounting().get_epsilon_gaussian(multiplier / (2.0 * math.sqrt(count)), delta))
   chance = min(1.0, records.batch_size / examples)
-  return _drawn(examples, chance, min(records.capacity, examples), multiplier, count, delta)
+  return _drawn(examples, chance, records.capacity, multiplier, count, delta)
 
 
-@functools.lru_cache(maxsize=64)
-def _one_batch(examples: int, chance: float, capacity: int, multiplier: float, step: float) -> Any:
-  losses = accounting("dp_accounting.pld.privacy_loss_distribution")
-  return losses.from_truncated_subsampled_gaussian_mechanism(
-    dataset_size=examples, sampling_probability=chance, truncated_batch_size=capacity,
-    noise_multiplier=multiplier, value_discretization_interval=step,
-  )  # fmt: skip
-
-
-@functools.lru_cache(maxsize=4096)
 def _drawn(examples: int, chance: float, capacity: int, multiplier: float, count: int, delta: float) -> float:
+  accounting()  # or the error of the ledger of records
   # A loss of next to no noise is thousands a batch, whose grid would fill the memory.
   widest = (0.5 + chance * 0.5 * count) / multiplier**2 + 20.0 / multiplier
   step = 10.0 ** math.ceil(math.log10(max(STEP, widest / POINTS)))
-  with np.errstate(over="ignore", under="ignore"):  # of losses that have next to no mass
-    one = _one_batch(examples, chance, capacity, multiplier, step)
-    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+  return of_poisson_samples(examples, chance, capacity, multiplier, count, delta, step)
 
 
 @checked
@@ -129,10 +118,7 @@ def noise_multiplier(
   def told(z: float) -> float:
     return epsilon(records._replace(noise_multiplier=z), examples, rounds, delta)
 
-  found = by_secants(told, target)
-  while told(found) > target:
-    found *= 1.0002
-  return found
+  return least_noise(told, target)
 
 
 def notes(records: Records, sizes: ArrayLike, rounds: int, share: float, delta: float) -> Iterator[str]:

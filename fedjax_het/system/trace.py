@@ -6,6 +6,7 @@ from typing import Unpack
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het.data.lines import numbered_lines
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.parts import Needs, Speeds, System
 from fedjax_het.settings import checked
@@ -22,17 +23,8 @@ def read_speeds(path: str) -> np.ndarray:
     DataError: a line is not a client's number and two numbers above 0, names a client again, or a client
       between the least and the largest has no line.
   """
-  try:
-    with open(path, encoding="utf-8") as file:
-      lines = file.read().splitlines()
-  except (OSError, ValueError) as error:
-    raise SettingError(
-      "path", path, f"cannot be read ({error})", "Name a trace that you may read."
-    ) from error
   found: dict[int, tuple[float, float]] = {}
-  for number, line in enumerate(lines, 1):
-    if not line.strip() or line.lstrip().startswith("#"):
-      continue
+  for number, line in numbered_lines(path):
     try:
       first, *fields = line.split(",")
       client, (step, link) = int(first), (float(np.float32(field)) for field in fields)
@@ -46,8 +38,6 @@ def read_speeds(path: str) -> np.ndarray:
     if client in found:
       raise DataError(f"{path}, line {number}: client {client} has a line already.")
     found[client] = step, link
-  if not found:
-    raise DataError(f"{path}: it has no lines.")
   if missing := sorted({*range(max(found))} - {*found})[:1]:
     raise DataError(f"{path}: client {missing[0]} has no line; clients are counted from 0.")
   return np.array([found[client] for client in range(len(found))], np.float32)

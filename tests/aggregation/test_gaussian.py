@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_parts import SIZES, federation, linear
+from stops import ends
 
 import fedjax_het as fh
 from fedjax_het.aggregation import gaussian
@@ -173,16 +174,8 @@ def test_an_empty_round_is_noise_alone():
 def test_bits_depend_neither_on_devices_nor_on_a_stop(name):
   part = {"fresh": gaussian(1.0, 0.5), "adaptive": gaussian(1.0, 0.5, quantile=0.5)}[name]
   algorithm = trained(part, participation=fh.participation.poisson())
-  ends = []
-  for devices, lengths in ((1, (4,)), (2, (4,)), (2, (1, 3))):
-    engine = Engine(algorithm, federation(SIZES), S, devices=devices)
-    state = engine.init(jax.random.key(5))
-    for length in lengths:
-      state, _ = engine.advance(state, length)
-      raw = jax.tree.map(np.array, state._replace(key=jax.random.key_data(state.key)))
-      state = engine.from_saved(raw._replace(key=jax.random.wrap_key_data(jnp.asarray(raw.key))))
-    ends.append(jax.tree.map(np.asarray, (state.broadcast, state.aggregation)))
-  chex.assert_trees_all_equal(*ends)
+  left = ends(algorithm, federation(SIZES), S, ((1, (4,)), (2, (4,)), (2, (1, 3))))
+  chex.assert_trees_all_equal(*left)
 
 
 REFUSED = {

@@ -10,10 +10,10 @@ import liars
 import numpy as np
 import pytest
 from small_parts import SIZES, federation, linear
+from stops import ends
 
 import fedjax_het as fh
 from fedjax_het.aggregation import gaussian
-from fedjax_het.engine.engine import Engine
 from fedjax_het.parts import Message, Strategy
 from fedjax_het.privacy.accounting import Rounds
 from fedjax_het.privacy.correlated import factor, sensitivity
@@ -90,17 +90,10 @@ def test_a_run_may_stop_and_its_ledger_goes_by_the_matrix(kind):
     fh.fedavg(linear(), lr=0.1, batch_size=4), fh.mixing.uniform(), aggregation=part(kind, delta=1e-2),
     participation=fh.participation.cyclic(blocks=BLOCKS),
   )  # fmt: skip
-  data, ends = federation(SIZES), []
-  for devices, lengths in ((1, (T,)), (2, (3, T - 3))):
-    engine = Engine(made, data, 3, devices=devices)
-    state = engine.init(jax.random.key(5))
-    for length in lengths:
-      state, _ = engine.advance(state, length)
-      raw = jax.tree.map(np.array, state._replace(key=jax.random.key_data(state.key)))
-      state = engine.from_saved(raw._replace(key=jax.random.wrap_key_data(jnp.asarray(raw.key))))
-    ends.append(jax.tree.map(np.asarray, (state.broadcast, state.aggregation)))
-  chex.assert_trees_all_equal(*ends)
-  assert np.abs(liars.flat(ends[0][1].past)).max() > 0
+  data = federation(SIZES)
+  left = ends(made, data, 3, ((1, (T,)), (2, (3, T - 3))))
+  chex.assert_trees_all_equal(*left)
+  assert np.abs(liars.flat(left[0][1].past)).max() > 0
   ledger = fh.privacy.Ledger.of(made, data, 3)
   assert ledger is not None and ledger.told(T)["accountant"] == "Gaussian"
   by_hand = Z / (2 * sensitivity(factor(kind, T, KINDS[kind], BLOCKS).coefficients, BLOCKS, 5))
