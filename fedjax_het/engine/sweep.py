@@ -201,18 +201,17 @@ def sweep(
       check_data(one)
     if len(data) != len(keys):
       raise SettingError("data", len(data), f"not one for each of {len(keys)} seeds", "Give one for each.")
-    warn(made, data, few, cohort_size)
-    tell_untested(data)
-    data = [data[i] for i in which]
+    each_seeds, data = data, [data[i] for i in which]
   else:
-    warn(made, [data], few, cohort_size)
-    tell_untested([data])
+    each_seeds = [data]
   with in_words():
     engine = Members(
       make_algorithm, data, {name: [member[name] for member in members] for name in grid}, len(members),
       cohort_size, member_batch=member_batch, client_batch=client_batch, devices=devices,
       device_rows=device_rows, seeds=len(keys),
     )  # fmt: skip
+  warn(made, each_seeds, few, cohort_size)
+  tell_untested(each_seeds)
   infos: list[RoundInfo] = []
   history: dict[int, Evaluation] = {}
   diverged: list[Divergence | None] = [None] * len(members)

@@ -41,7 +41,7 @@ def test_a_digest_tells_values_types_shapes_and_places_apart():
       r"began with other data \(data_digest [0-9a-f]{16}; now [0-9a-f]{16}; version .*the same files",
     ),
     ("clients", True, r"began with the same data, divided otherwise .*Use the code that began it"),
-    ("regions", False, r"began with other things made of the same label counts .*Use the code that began"),
+    ("regions", False, r"began with other things made of the same data .*Use the code that began"),
   ],
 )
 def test_a_run_goes_on_with_the_data_that_it_began_with(changed, older, says, tmp_path, monkeypatch, capsys):
