@@ -15,7 +15,7 @@ from fedjax_het.engine.message_bytes import message_bytes
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.engine.state import run_key
 from fedjax_het.engine.timed import asked
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_run_key, check_whole
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm
 
@@ -28,11 +28,18 @@ class Clock:
     data: the clients' data.
     cohort_size: S.
     key: the run's typed key, as `Runs.init` takes it.
+
+  Raises:
+    SettingError: the algorithm has no speeds, or the cohort size or the key cannot be a run's.
   """
 
   def __init__(self, algorithm: Algorithm, data: FederatedData, cohort_size: int, key: jax.Array):
     """See the class."""
-    self._algorithm, self._data, self._size, self._key = algorithm, data, cohort_size, key
+    if algorithm.system.speeds is None:
+      remedy = "Give fh.federated(..., system=fh.system.constant()), or another system."
+      raise SettingError("system", algorithm.system.name, "has no speeds to compute a time from", remedy)
+    check_whole("cohort_size", cohort_size, 1)
+    self._algorithm, self._data, self._size, self._key = algorithm, data, cohort_size, check_run_key(key)
 
   @functools.cached_property
   def _clients(self) -> tuple[np.ndarray, np.ndarray]:

@@ -308,6 +308,20 @@ def test_a_method_without_steps_has_a_clock():
   assert clock.expected() is None
 
 
+@pytest.mark.parametrize(
+  "own, says",
+  [
+    ({"algorithm": parts()}, "system = 'none': has no speeds"),
+    ({"cohort_size": 0}, "cohort_size = 0"),
+    ({"key": 3}, "key = 3"),
+  ],
+)
+def test_a_clock_refuses_what_no_run_can_have(own, says):
+  given = dict(algorithm=parts(system=fh.system.constant()), data=federation(SIZES), cohort_size=2, key=KEY)
+  with pytest.raises(SettingError, match=says):
+    Clock(**given | own)
+
+
 def test_speeds_that_are_no_numbers_above_0_are_refused():
   system = fh.System(lambda key, sizes: fh.Speeds(jnp.zeros(len(sizes)).at[0].set(1.0), jnp.ones(len(sizes))))
   clock = Clock(parts(system=system), federation(SIZES), COHORT, KEY)
