@@ -24,6 +24,7 @@ from fedjax_het.methods import METHODS
 
 NATURAL = {"name": "natural"}
 SHARDS = {"name": "pathological", "shards_per_client": 2, "deal": "random"}
+BY_CLASS = {"name": "classification"}  # a logit a class, which many methods ask for, also of two classes
 MLP = {"name": "two_nn", "hidden": 64}
 CNN = {"name": "lenet", "hidden": 8, "second": 16, "dense": 64, "last": None}
 TASKS = {  # `what`: the kind of difference between clients, and what it asks of θ, w or D
@@ -61,13 +62,14 @@ TASKS = {  # `what`: the kind of difference between clients, and what it asks of
   ),
   "heart": dict(
     what="concept, feature and quantity skew: patients of four hospitals, a linear model; asks for w",
-    dataset="heart", partition=NATURAL, model={"name": "logistic_regression"}, rounds=200, cohort=4, epochs=1,
-    batch=20, lr="0.001:1:log", valid=0.2,
+    dataset="heart", task=BY_CLASS, partition=NATURAL, model={"name": "logistic_regression"}, rounds=200,
+    cohort=4, epochs=1, batch=20, lr="0.001:1:log", valid=0.2,
   ),
   "berka": dict(
     what="label and quantity skew: loans of seven regions, a linear model; asks for w",
-    dataset="berka", options={"leaky": False}, partition=NATURAL, model={"name": "logistic_regression"},
-    rounds=100, cohort=7, epochs=1, batch=20, lr="0.01:3:log", valid=0.2,
+    dataset="berka", task=BY_CLASS, options={"leaky": False}, partition=NATURAL,
+    model={"name": "logistic_regression"}, rounds=100, cohort=7, epochs=1, batch=20, lr="0.01:3:log",
+    valid=0.2,
   ),
   "cifar10": dict(
     what="label and quantity skew: Dirichlet(0.1) over 100 clients, colour photographs; asks for θ",
@@ -187,7 +189,7 @@ def get_config(cell: str = "") -> ConfigDict:
       "dataset": task["dataset"],
       "data_dir": "",
       "dataset_options": task.get("options", {}),
-      "task": {},
+      "task": task.get("task", {}),
       "feature_shift": task.get("shift", {}),
       "num_clients": optional(task.get("clients")),
       "partition": task["partition"],
