@@ -43,6 +43,7 @@ ROUNDS, SHAPE = 5, (8, 8, 1)
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
   "participation": {"uniform": {"dropout": 0.2}, "available": {"spread": 0.3, "dropout": 0.1}},
   "attack": {"sign_flip": {"scale": 0.5}},
+  "asynchronous": {"fedbuff": {"buffer_size": 3, "concurrency": 8}, "fedasync": {"concurrency": 8}},
   "system": {
     "constant": {"deadline": 5.0},
     "lognormal": {"deadline": 5.0, "over_selection": 1.5},
@@ -99,7 +100,8 @@ def rows() -> list[tuple[str, tuple[str, ...], str, int]]:
     for name in table:
       if name != UNLESS_CHOSEN.get(section) or name in SETTINGS.get(section, {}):
         client = "ditto" if name == "importance" else "scaffold"  # it corrects no control variates
-        parts = (client, mixings[0], servers[0], f"{section}: {name}")
+        mixing = "uniform" if name == "gaussian" and section == "aggregation" else mixings[0]  # or it is void
+        parts = (client, mixing, servers[0], f"{section}: {name}")
         found += [(f"{client}, {section} {name}", parts, *cell) for cell in [("uniform", 8), ("ragged", 5)]]
   return found
 

@@ -61,11 +61,19 @@ def run(args, data, users, start, seed):
     module.bias.copy_(torch.from_numpy(start[1]))
   model = PyTorchModel(
     module,
-    local_optimizer_create=torch.optim.SGD,
+    local_optimizer_create=functools.partial(
+      torch.optim.SGD, momentum=args.momentum, weight_decay=args.weight_decay
+    ),
     central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
   )
   draws = cohorts(len(users), args.cohort, np.random.default_rng(seed))
-  dataset = FederatedDataset(users.__getitem__, functools.partial(next, draws))
+
+  def rows_of(user):
+    """A user's rows in a new order, each time that it is drawn."""
+    order = torch.randperm(len(users[user][1]))
+    return PyTorchTensorDataset(tuple(values[order] for values in users[user]), user_id=str(user))
+
+  dataset = FederatedDataset(rows_of, functools.partial(next, draws))
   clock = Clock()
   mechanism = GaussianMechanism(args.clip, args.noise_multiplier)
   FederatedAveraging().run(
@@ -94,6 +102,8 @@ def main():
   parser.add_argument("--clip", type=float, required=True)
   parser.add_argument("--noise_multiplier", type=float, required=True)
   parser.add_argument("--lr", type=float, required=True)
+  parser.add_argument("--momentum", type=float, default=0.9)
+  parser.add_argument("--weight_decay", type=float, default=1e-4)
   parser.add_argument("--cohort", type=int, default=100)
   parser.add_argument("--batch", type=int, default=10)
   parser.add_argument("--rounds", type=int, default=100)
@@ -104,8 +114,8 @@ def main():
   data = dict(np.load(args.file))
   ends = np.cumsum(data["sizes"])
   users = [
-    PyTorchTensorDataset((torch.from_numpy(x), torch.from_numpy(y)), user_id=str(i))
-    for i, (x, y) in enumerate(zip(np.split(data["x"], ends[:-1]), np.split(data["y"], ends[:-1])))
+    (torch.from_numpy(x), torch.from_numpy(y))
+    for x, y in zip(np.split(data["x"], ends[:-1]), np.split(data["y"], ends[:-1]))
   ]
   found = [
     run(args, data, users, start, seed)

@@ -133,13 +133,13 @@ def cells(name: str, way: str, args: argparse.Namespace) -> dict[str, Any]:
 
 TEXT = """# Accuracy against ε
 
-DP-FedAvg of a logistic regression, T = {rounds} rounds of one local pass, B = 10, a tenth of the
-clients in a round in expectation, δ = K^-1.1; digits have K = 300 clients, MNIST K = 1,000, with equal
-shares of shuffled rows. Accuracy in % of the global model after the last round on the test rows of all
-clients together, mean ± standard deviation over {seeds} seeds, run as one program; in brackets the
-noise multiplier z, clip C and local learning rate. C and the rate are the best of 4 × 4 by the
-validation rows of one further seed, which [costs privacy that no ε here counts](../privacy.md#what-is-
-guaranteed-and-to-whom).
+DP-FedAvg of a logistic regression, T = {rounds} rounds of one local pass, B = 10, momentum 0.9, weight
+decay 1e-4, a tenth of the clients in a round in expectation, δ = K^-1.1; digits have K = 300 clients,
+MNIST K = 1,000, with equal shares of shuffled rows. Accuracy in % of the global model after the last
+round on the test rows of all clients together, mean ± standard deviation over {seeds} seeds, run as one
+program; in brackets the noise multiplier z, clip C and local learning rate. C and the rate are the best
+of 4 × 4 by the validation rows of one further seed, which [costs privacy that no ε here
+counts](../privacy.md#what-is- guaranteed-and-to-whom).
 
 **The rows are guarantees of different kinds.** Fixed and adaptive clip draw Poisson cohorts, and ε is
 between sets of clients that differ in one client more or less. Banded noise (ten bands) has ten blocks
@@ -147,6 +147,7 @@ of clients in turns, and ε is between sets in which one client is another, at t
 amplification, which is what such an order allows.
 
 ![Accuracy over ε, lines the mean and bands the range of the seeds](images/accuracy_epsilon.png)
+
 """
 BESIDE = """
 ## Beside pfl-research
@@ -156,7 +157,7 @@ simulator of pfl-research {version}, each with its own clip and noise ([pfl_dp.j
 Both draw cohorts of exactly K/10 clients, since that simulator has no Poisson cohorts, so that column
 "ε" names the settings by the table above and is not what these runs have. Rounds a second are medians
 over the seeds of single runs on the same two cores, without compiling and evaluation: pfl-research with
-the better of one and two threads, one seed after another; ours likewise, and with the five seeds as one
+the better of one and two threads, one seed after another; ours likewise, and with all seeds as one
 program, whose rounds are counted of all seeds together.
 
 """
