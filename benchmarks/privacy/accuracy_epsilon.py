@@ -156,7 +156,7 @@ The same federations, models, first parameters, z, C and learning rates, in our 
 simulator of pfl-research {version}, each with its own clip and noise ([pfl_dp.json](raw/pfl_dp.json)).
 Both draw cohorts of exactly K/10 clients, since that simulator has no Poisson cohorts, so that column
 "ε" names the settings by the table above and is not what these runs have. Rounds a second are medians
-over the seeds of single runs on the same two cores, without compiling and evaluation: pfl-research with
+over ten seeds of single runs on the same two cores, without compiling and evaluation: pfl-research with
 the better of one and two threads, one seed after another; ours likewise, and with all seeds as one
 program, whose rounds are counted of all seeds together.
 

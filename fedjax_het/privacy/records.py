@@ -60,8 +60,13 @@ def accounting(module: str = "dp_accounting") -> Any:
 
 
 def accountant(records: Records) -> str:
-  """Returns the accountant's name, and between which data sets it holds."""
-  return "PLD, add-or-remove-one" if records.capacity is not None else "Gaussian, replace-one"
+  """Returns the accountant's name."""
+  return "PLD" if records.capacity is not None else "Gaussian"
+
+
+def neighbours(records: Records) -> str:
+  """Returns between which sets of records ε holds."""
+  return "add-or-remove-one" if records.capacity is not None else "replace-one"
 
 
 def default_delta(sizes: ArrayLike) -> float:
@@ -139,7 +144,7 @@ def notes(records: Records, sizes: ArrayLike, rounds: int, share: float, delta: 
   whole = f", and {figures[-1]} in all" if len(figures) > 1 else ""
   yield (
     f"privacy of a record: {figures[0]} at δ = {delta:.2g} if its client, of {examples} examples, takes part "
-    f"in {usual} of {rounds} rounds{whole} ({accountant(records)})."
+    f"in {usual} of {rounds} rounds{whole} ({accountant(records)}, {neighbours(records)})."
   )
 
 

@@ -82,8 +82,9 @@ class RecordPrivacy(Study):
     assert records is not None
     return {
       self.field: {
-        "epsilon": found.largest, "epsilon_median": found.median, "delta": self._delta,
-        "accountant": ledger.accountant(records), "neighbours": "records",
+        "of": "records", "epsilon": found.largest, "epsilon_median": found.median, "delta": self._delta,
+        "accountant": ledger.accountant(records), "neighbours": ledger.neighbours(records),
+        "noise_multiplier": float(records.noise_multiplier),
       }
     }  # fmt: skip
 
@@ -102,9 +103,10 @@ class RecordPrivacy(Study):
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
     """Returns a terminal line with ε."""
     found = summary.get(FIELD_BESIDE) or summary.get("privacy") or {}
-    if found.get("neighbours") != "records":
+    if found.get("of") != "records":
       return None
     return Text(
       f"privacy of a record: {ledger.in_words(found['epsilon'])} at δ = {found['delta']:.2g} "
-      f"(median client {ledger.in_words(found['epsilon_median'])}; {found['accountant']})"
+      f"(median client {ledger.in_words(found['epsilon_median'])}; {found['accountant']}, "
+      f"{found['neighbours']})"
     )

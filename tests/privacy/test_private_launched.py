@@ -109,7 +109,7 @@ def test_a_run_goes_by_its_number_of_rounds_only_where_noise_is_found_for_them()
 def test_both_ledgers_stand_beside_one_another(tmp_path, capsys):
   both = with_values(config(noise_multiplier=3.0), {"local": {"dp_clip": 1.0, "dp_sampling": "shuffle"}})
   summary = run_experiment(both, str(tmp_path / "both"), ONE)
-  assert (summary["privacy"]["of"], summary["privacy_of_records"]["neighbours"]) == ("uploads", "records")
+  assert (summary["privacy"]["of"], summary["privacy_of_records"]["of"]) == ("uploads", "records")
   shown = capsys.readouterr().out
   assert "privacy of uploads: ε" in shown and "privacy of a record: ε" in shown
 

@@ -125,7 +125,8 @@ def test_a_run_says_before_it_trains_what_a_record_is_promised():
 def test_delta_and_names():
   assert ledger.default_delta([3, 100, 7]) == pytest.approx(100**-1.1)
   assert ledger.accountant(SHUFFLED) == "Gaussian, replace-one"
-  assert ledger.accountant(drawn(1.0, 10, 34)) == "PLD, add-or-remove-one"
+  one = drawn(1.0, 10, 34)
+  assert (ledger.accountant(one), ledger.neighbours(one)) == ("PLD", "add-or-remove-one")
   part = fh.fedavg(linear(), dp_clip=1.0, dp_sampling="shuffle", epochs=3, batch_size=10)
   assert part.studies.records.releases(25) == 3 and part.studies.records.capacity is None
 
@@ -152,11 +153,12 @@ def test_rounds_of_each_client_are_counted_over_a_stop(tmp_path):
   delta = ledger.default_delta(np.asarray(built.data.train.size))
   own = Records(3.0, 10, None, lambda n: 1)
   assert whole["privacy"] == {
+    "of": "records", "noise_multiplier": 3.0,
     "epsilon": pytest.approx(ledger.epsilon(own, 99, counts.max(), delta)),
     "epsilon_median": pytest.approx(
       np.median([ledger.epsilon(own, 99, t, delta) for t in counts if t])
     ),
-    "delta": pytest.approx(delta), "accountant": "Gaussian, replace-one", "neighbours": "records",
+    "delta": pytest.approx(delta), "accountant": "Gaussian", "neighbours": "replace-one",
   }  # fmt: skip
   lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
   so_far = [line["privacy"]["epsilon"] for line in lines]
