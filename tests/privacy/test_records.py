@@ -124,7 +124,7 @@ def test_a_run_says_before_it_trains_what_a_record_is_promised():
 
 def test_delta_and_names():
   assert ledger.default_delta([3, 100, 7]) == pytest.approx(100**-1.1)
-  assert ledger.accountant(SHUFFLED) == "Gaussian, replace-one"
+  assert (ledger.accountant(SHUFFLED), ledger.neighbours(SHUFFLED)) == ("Gaussian", "replace-one")
   one = drawn(1.0, 10, 34)
   assert (ledger.accountant(one), ledger.neighbours(one)) == ("PLD", "add-or-remove-one")
   part = fh.fedavg(linear(), dp_clip=1.0, dp_sampling="shuffle", epochs=3, batch_size=10)
