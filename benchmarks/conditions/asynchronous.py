@@ -148,10 +148,10 @@ The target is 85 % of all test examples of digits, and 92 % of MNIST's. Figures 
 with their range; the last column is a seed's synchronous time over its own. Lines are the seeds' means,
 bands their range ([asynchronous.json](raw/asynchronous.json)).
 
-With equal speeds FedBuff reaches both targets later than synchronous rounds. With σ = 1 and 2 each of the three
-others is several times as fast as they, and FedBuff and FedAsync, which are not told apart, faster than
-over-selection: what was published of FedBuff under stragglers is found. 0.02 is the least of the four learning
-rates, so that MNIST's synchronous rounds and FedBuff may do better with a smaller one.
+With equal speeds FedBuff reaches both targets later than synchronous rounds. With σ = 1 and 2 each of the
+three others is several times as fast as they, and FedBuff and FedAsync, which are not told apart, faster
+than over-selection: what was published of FedBuff under stragglers is found. 0.02 is the least of the
+four learning rates, so that MNIST's synchronous rounds and FedBuff may do better with a smaller one.
 """
 
 
