@@ -10,10 +10,12 @@ trained on afterwards either. Those of a method's settings that are not tuned ar
 `FIXED`.
 
 TRIALS are plain numbers, so that everybody's budget is the same whatever the machine: as many as 20
-core-minutes a row hold (successive halving, then five seeds), at least 4 and at most 32. They are
-PROVISIONAL: derived from the times beside FedAvg's of docs/results/smoke.md (3 for client parts and 1.5 for
-mixings and servers that it does not have) and from estimates of FedAvg's step on each task.
-benchmarks/leaderboard/step_times.py measures the steps and prints the table.
+core-minutes a row hold (successive halving, then five seeds), at least 4 and at most 32. On digits, heart and
+berka every row holds 32: the longest run there, of APPLE on digits, takes 9 seconds
+(docs/results/raw/leaderboard_steps.json). The numbers of the other tasks are PROVISIONAL: derived from the
+times beside FedAvg's of docs/results/smoke.md (3 for client parts and 1.5 for mixings and servers that it
+does not have) and from estimates of FedAvg's step on each task. benchmarks/leaderboard/step_times.py measures
+the steps and prints the table.
 """
 
 from ml_collections import ConfigDict, FieldReference
@@ -135,8 +137,8 @@ fedamp            32           32            32       8   16           5    32  
 heurfedamp        32           32            32      14   25          10    32    32       8
 fedfomo           32           32            32       8   16           4    32    32       8
 cfl               32           32            32      32   32          28    32    32       8
-apple              4            4             4       4    4           4     4     4       8
-fedcac            21            8             8       4    4           4    32    32       8
+apple             32            4             4       4    4           4    32    32       8
+fedcac            32            8             8       4    4           4    32    32       8
 fedpac            32           32            32      12   22           8    32    32       8
 fedas             32           29            29       4    8           4    32    32       8
 pfedhn            32           32            32       8   17           5    32    32       8
