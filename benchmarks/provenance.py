@@ -10,7 +10,8 @@ from fedjax_het.workdir.provenance import commit, machine
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 RAW = PAGES / "raw"
-__all__ = ["PAGES", "RAW", "ROOT", "commit", "machine", "place", "provenance"]
+__all__ = ["PAGES", "RAW", "ROOT", "commit", "machine", "place", "provenance", "write_tables"]
+START, END = "<!-- tables -->", "<!-- end of tables -->"
 
 
 def provenance() -> dict[str, str | None]:
@@ -28,3 +29,17 @@ def place(folder: Path, name: str) -> Path:
   own = folder / {".md": "", ".png": "images"}.get(Path(name).suffix, "raw")
   own.mkdir(parents=True, exist_ok=True)
   return own / name
+
+
+def write_tables(page: Path, tables: str) -> None:
+  """Replaces what stands between the marks `START` and `END` of a page; all else there is written by hand.
+
+  Raises:
+    ValueError: the page is there and lacks a mark.
+  """
+  text = page.read_text(encoding="utf-8") if page.exists() else f"{START}{END}\n"
+  before, start, rest = text.partition(START)
+  _, end, after = rest.partition(END)
+  if not (start and end):
+    raise ValueError(f"{page} lacks the marks {START} and {END}, between which its tables are written.")
+  page.write_text(f"{before}{START}\n\n{tables.strip()}\n\n{END}{after}", encoding="utf-8")

@@ -9,8 +9,8 @@ devices share the steps of a client. "ragged" means 20 clients by Dirichlet(0.1)
 of ten examples, whose loops have one trip. AAggFF-S trains all clients in every round. Devices are virtual.
 --mnist adds MNIST: 50 clients with two classes each, cohorts of 8, twenty rounds of one epoch, at the
 settings of configs/table_2_3.py, and the global test loss. Figures are the largest difference from one
-device: relative for losses, absolute for everything else. --page also writes the page,
-devices.md.
+device: relative for losses, absolute for everything else. --page also writes the tables of the page,
+devices.md, whose other text stays.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import fedjax_het as fh
-from benchmarks.provenance import PAGES, place, provenance
+from benchmarks.provenance import PAGES, place, provenance, write_tables
 from fedjax_het.config.plan import plan
 
 fh.prepare_cpu(devices=8)
@@ -181,28 +181,25 @@ def apart(losses: np.ndarray, first: np.ndarray) -> float:
   return float((np.abs(losses - first) / np.where(first == 0, 1.0, np.abs(first))).max())
 
 
-def page(report: dict) -> str:
-  """The report as docs/results/devices.md."""
+def tables(report: dict) -> str:
+  """The report as Markdown."""
   cells = [own for row in report["rows"] for own in row["devices"].values()]
   unequal = sum(not own["bit_equal"] for own in cells)
   lines = [
-    "# The same run on 1, 2, 4 and 8 devices", "",
-    "bit-equal: parameters, states and training losses have the bits of the run on one device; else the",
-    "largest relative difference of a training loss. The devices are virtual ones of a CPU, which trains one",
-    "client at a time (`--client_batch=1`, the default there). [devices.json](raw/devices.json) has every",
-    "difference.", "",
     f"Not bit-equal: {unequal} of {len(cells)} runs.", "",
-    "| method | clients | cohort | same cohorts | 2 devices | 4 devices | 8 devices |",
-    "|---|---|---|---|---|---|---|",
+    "| method | clients, cohort | same cohorts | 2 devices | 4 devices | 8 devices |",
+    "|---|---|---|---|---|---|",
   ]  # fmt: skip
+  alike: dict[tuple[str, ...], list[str]] = {}  # (method, what came out) -> its clients and cohorts
   for row in report["rows"]:
     own = ("bit-equal" if cell["bit_equal"] else f"{cell['losses']:.1e}" for cell in row["devices"].values())
-    same = "yes" if row["same_cohorts"] else "NO"
-    lines.append(f"| {row['method']} | {row['clients']} | {row['cohort']} | {same} | {' | '.join(own)} |")
-  notes = ["", *(line.strip() for line in __doc__.split("\n\n")[2].splitlines()), ""]
+    found = row["method"], "yes" if row["same_cohorts"] else "NO", *own
+    alike.setdefault(found, []).append(f"{row['clients']} {row['cohort']}")
+  for (method, *found), of in alike.items():
+    lines.append(f"| {method} | {', '.join(of)} | {' | '.join(found)} |")
   commits = ", ".join(dict.fromkeys(row["commit"] for row in report["rows"]))
   made = f"`python benchmarks/checks/devices.py --mnist DATA --page`, {report['date']}, commit {commits}"
-  return "\n".join([*lines, *notes, f"{made}, {report['machine']}, JAX {report['jax']}.", ""])
+  return "\n".join([*lines, "", f"{made}, {report['machine']}, JAX {report['jax']}."])
 
 
 def main() -> None:
@@ -235,7 +232,7 @@ def main() -> None:
     if not only or name in only or ("conditions" in only and len(parts) > 3):
       add(name, small(parts, kind, cohort), kind, cohort, ROUNDS)
   if args.page:
-    place(args.out, "devices.md").write_text(page(report))
+    write_tables(place(args.out, "devices.md"), tables(report))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ fh.prepare_cpu()
 import jax  # noqa: E402
 
 from benchmarks.papers.conditions_page import pictures, tables  # noqa: E402
-from benchmarks.provenance import PAGES, place, provenance  # noqa: E402
+from benchmarks.provenance import PAGES, place, provenance, write_tables  # noqa: E402
 from fedjax_het.experiment.traffic import traffic  # noqa: E402
 from fedjax_het.program.machine import default_cache, keep_programs  # noqa: E402
 
@@ -41,7 +41,6 @@ CLIENTS, COHORT, ALPHA, SEEDS = 100, 20, 1.0, (0, 1, 2, 3, 4)
 RADIUS = (
   0.4  # of centred clipping: about the honest updates' median distance from their mean after ten rounds
 )
-START, END = "<!-- tables -->", "<!-- end of tables -->"
 
 
 class Task(NamedTuple):
@@ -190,9 +189,7 @@ def main() -> None:
   if args.page:
     record = json.loads(raw.read_text())
     pictures(record, args.out)
-    text = page.read_text()
-    before, after = text.partition(START)[0], text.partition(END)[2]
-    page.write_text(f"{before}{START}\n\n{tables(record)}\n\n{END}{after}")
+    write_tables(page, tables(record))
 
 
 if __name__ == "__main__":

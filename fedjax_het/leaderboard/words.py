@@ -4,10 +4,11 @@ from fedjax_het.leaderboard.budget import CORE_MINUTES, LEAST, MOST, SEEDS
 
 ABOUT = f"""# Leaderboard
 
-Every method on several tasks, each tuned with the same budget: about {CORE_MINUTES:g} core-minutes a method
-and task, which is a fixed number of trials ({LEAST} to {MOST}, in
-[configs/leaderboard.py](../configs/leaderboard.py)) of the learning rate and of one or two of the method's
-own strengths, by [successive halving](tuning.md) on the clients' validation parts. What is best then runs
+Every method on several tasks, each tuned with the same budget: as many trials as about {CORE_MINUTES:g}
+core-minutes a method and task hold, at least {LEAST} and at most {MOST}, which are fixed numbers in
+[configs/leaderboard.py](../configs/leaderboard.py) ([seconds of a run](results/raw/leaderboard_steps.json)).
+Trials are of the learning rate and of one or two of the method's own strengths, by
+[successive halving](tuning.md) on the clients' validation parts. What is best then runs
 with {len(SEEDS)} fresh seeds, which also draw other clients' rows and splits; the seeds are the same for all
 methods. Figures are of the clients' test parts. All methods of a task have the same rounds, network, local
 epochs and batch size.
