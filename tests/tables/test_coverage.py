@@ -6,6 +6,7 @@ import re
 import pytest
 
 from benchmarks.papers import coverage
+from benchmarks.provenance import END, START, write_tables
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,18 @@ def test_a_figure_counts_for_its_own_cell_and_at_its_own_size(known):
   (fewer,) = coverage.of_run(table, given, row | {"num_clients": 50})
   assert not shorter.full and not fewer.full
   assert not [*coverage.of_run(table, given | {"start": "0.5"}, row)], "no cell of the table"
+
+
+def test_tables_of_a_page_are_replaced_and_its_other_text_stays(tmp_path):
+  page = tmp_path / "page.md"
+  page.write_text(f"By hand.\n\n{START}\nold\n{END}\n\nBy hand, too.\n")
+  for _ in range(2):
+    write_tables(page, "| new |\n")
+  assert page.read_text() == f"By hand.\n\n{START}\n\n| new |\n\n{END}\n\nBy hand, too.\n"
+  write_tables(tmp_path / "other.md", "| new |")
+  assert (tmp_path / "other.md").read_text() == f"{START}\n\n| new |\n\n{END}\n"
+  for text in ("By hand.", f"By hand.\n{START}\n", f"{END}\n"):
+    page.write_text(text)
+    with pytest.raises(ValueError, match="lacks the marks"):
+      write_tables(page, "| new |")
+    assert page.read_text() == text
