@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, Formatter, LogLocator, NullFormatter, StrMethodFormatter
 
 from fedjax_het.leaderboard.summary import Line, Task
 from fedjax_het.metrics.catalogue import shown
 from fedjax_het.studies.plots import COLORS, GREY, axis_label, decorate, save
 
-NAMED = 6  # most methods of the first group that are named in the picture
+NAMED = 6  # methods with the best means, which are named in the picture
 ALWAYS = ("fedavg", "local")  # named wherever they are
+SIZE, WIDTH, HEIGHT, GAP = 8, 4.7, 10.0, 9.0  # of names, a letter, a line, beside a point; in points
+Name = tuple[float, float, str, str]  # x, y, what is written there, colour
 
 
 def draw(task: Task, path: Path) -> Path:
@@ -26,16 +28,19 @@ def draw(task: Task, path: Path) -> Path:
   figure = Figure(figsize=(11.0, 4.2), layout="constrained")
   panels = figure.subplots(1, 3)
   sent = {line.method: _sent(line) for line in task.lines}
-  _panel(panels[0], task, sent, "bytes up and down of a run")
+  names = [_panel(panels[0], task, sent, "bytes up and down of a run", EngFormatter(unit="B"))]
   seconds = {line.method: line.mean("train_seconds") for line in task.lines}
-  _panel(panels[1], task, seconds, "seconds of training of a seed")
+  names += [_panel(panels[1], task, seconds, "seconds of training of a seed", StrMethodFormatter("{x:g}"))]
   worst = {line.method: None if (own := line.mean("worst")) is None else factor * own for line in task.lines}
   of = "worst client" if task.clients < 10 else "worst tenth of the clients"
   clients = f"{axis_label(task.metric)}, {of}"
-  _panel(panels[2], task, worst, clients, log=False)
+  names += [_panel(panels[2], task, worst, clients)]
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
   figure.suptitle(f"{task.name}: {len(task.lines)} methods", fontsize=12, fontweight="bold")
+  figure.draw_without_rendering()  # so that the panels have their places
+  for ax, beside in zip(panels, names):
+    _write(ax, beside, figure.dpi / 72.0)
   return save(figure, path)
 
 
@@ -44,25 +49,60 @@ def _sent(line: Line) -> float | None:
   return None if up is None or down is None else up + down
 
 
-def _panel(ax: Axes, task: Task, at: dict[str, float | None], label: str, log: bool = True) -> None:
-  """Draws the mean of each method against what it took; methods that took nothing at the left edge."""
+def _panel(
+  ax: Axes, task: Task, at: dict[str, float | None], label: str, ticks: Formatter | None = None
+) -> list[Name]:
+  """Draws the mean of each method against what it took, and returns the names to write beside the points.
+
+  With `ticks` the axis is logarithmic: a method that took nothing stands at its left edge, named with a 0.
+  """
   factor = shown(task.metric).factor
   known = [own for own in at.values() if own]
-  least = min(known, default=1.0) / 3.0 if log else 0.0
-  for lines, colour, name, order in (
+  least = min(known, default=1.0) / 3.0 if ticks else 0.0
+  lines = [*task.first, *task.others]
+  best = sorted(lines, key=lambda line: -(line.mean("mean") or 0.0))[:NAMED]
+  names: list[Name] = []
+  for own, colour, name, order in (
     (task.others, GREY, "worse than the best", 3), (task.first, COLORS[0], "not told apart from the best", 4),
   ):  # fmt: skip
-    points = [(at[line.method] or least, factor * (line.mean("mean") or 0.0)) for line in lines]
+    points = [(at[line.method] or least, factor * (line.mean("mean") or 0.0)) for line in own]
     x, y = np.array(points, float).reshape(-1, 2).T
     ax.scatter(x, y, s=26, color=colour, alpha=0.75, linewidth=0, label=name, zorder=order)
-    for line, place in zip(lines, points):
-      if line.method in ALWAYS or (lines is task.first and len(task.first) <= NAMED):
-        ax.annotate(line.method, place, (4, 3), textcoords="offset points", fontsize=8, color=colour)
-  if log:
+    for line, place in zip(own, points):
+      if line.method in ALWAYS or line in best:
+        names.append((*place, line.method if at[line.method] else f"{line.method} (0)", colour))
+  if ticks:
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.xaxis.set_major_formatter(EngFormatter())
+    decades = np.log10(max(known, default=1.0) / min(known, default=1.0))
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 1.2 else (1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter(ticks)
     ax.xaxis.set_minor_formatter(NullFormatter())
   ax.margins(x=0.12)
   ax.set_xlabel(label)
   decorate(ax, ylabel=axis_label(task.metric))
+  return names
+
+
+def _write(ax: Axes, names: list[Name], point: float) -> None:
+  """Writes names beside their points, each moved down, with a line, until it covers no other.
+
+  Args:
+    ax: the panel, in its place.
+    names: the names.
+    point: pixels of a typographic point.
+  """
+  taken: list[tuple[float, float, float]] = []  # left, right and middle of what is written, in points
+  right = ax.get_window_extent().x1 / point
+  for x, y, name, colour in sorted(names, key=lambda own: -own[1]):
+    at_x, at_y = (float(own) / point for own in ax.transData.transform((x, y)))
+    width = WIDTH * len(name)
+    left = at_x + GAP if at_x + GAP + width < right else at_x - GAP - width
+    middle = at_y
+    while any(a < left + width and left < b and abs(c - middle) < HEIGHT for a, b, c in taken):
+      middle -= 1.0
+    taken.append((left, left + width, middle))
+    line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0.0, "shrinkB": 2.0}
+    ax.annotate(
+      name, (x, y), (left - at_x, middle - at_y), textcoords="offset points", fontsize=SIZE, color=colour,
+      va="center", arrowprops=line if at_y - middle > HEIGHT / 2.0 else None,
+    )  # fmt: skip

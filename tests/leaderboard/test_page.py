@@ -1,12 +1,15 @@
 """The board's pages, of made-up raw figures."""
 
+import itertools
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from fedjax_het.leaderboard import launcher
+from fedjax_het.leaderboard import launcher, pictures
 from fedjax_het.leaderboard.board import Row, read_board
 from fedjax_het.leaderboard.page import FITS, main_page, write_page
 from fedjax_het.leaderboard.raw import made_by, write_raw
@@ -129,3 +132,18 @@ def test_raw_figures_are_those_of_the_boards_checkout(tmp_path):
     ROOT / "docs" / "results" / "raw" / "leaderboard"
   )
   assert launcher.raw_folder(ROOT / "configs" / "leaderboard.py", str(tmp_path)) == tmp_path
+
+
+def test_names_of_close_points_do_not_cover_each_other_and_stay_in_the_panel():
+  figure = Figure(figsize=(4, 3))
+  ax = figure.subplots()
+  ax.set(xlim=(0, 1), ylim=(0, 1))
+  names = [(x, 0.9 - 0.001 * i, f"method_{i}", "black") for x in (0.2, 0.98) for i in range(4)]
+  pictures._write(ax, names, figure.dpi / 72.0)
+  figure.draw_without_rendering()
+  boxes = [Text.get_window_extent(text) for text in ax.texts]  # without the lines to the points
+  assert len(boxes) == 8
+  for a, b in itertools.combinations(boxes, 2):
+    assert a.x1 <= b.x0 or b.x1 <= a.x0 or abs(a.y0 - b.y0) >= 0.9 * pictures.HEIGHT * figure.dpi / 72.0
+  panel = ax.get_window_extent()
+  assert all(panel.x0 <= box.x0 and box.x1 <= panel.x1 for box in boxes)
