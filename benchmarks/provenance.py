@@ -1,7 +1,9 @@
 """Where a benchmark's files belong, and the commit, date and machine that each figure is recorded with."""
 
 import datetime
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -10,8 +12,10 @@ from fedjax_het.workdir.provenance import commit, machine
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 RAW = PAGES / "raw"
-__all__ = ["PAGES", "RAW", "ROOT", "commit", "machine", "place", "provenance", "write_tables"]
 START, END = "<!-- tables -->", "<!-- end of tables -->"
+__all__ = [
+  "END", "PAGES", "RAW", "ROOT", "START", "commit", "machine", "made", "place", "provenance", "write_tables"
+]  # fmt: skip
 
 
 def provenance() -> dict[str, str | None]:
@@ -19,6 +23,13 @@ def provenance() -> dict[str, str | None]:
   return {
     "commit": commit(ROOT), "date": str(datetime.date.today()), "machine": machine(), "jax": jax.__version__
   }  # fmt: skip
+
+
+def made(command: str, cells: Iterable[Mapping[str, Any]]) -> str:
+  """The line of a page that says by what, when and where cells were made; "by" of each is `provenance`."""
+  by = [cell["by"] for cell in cells]
+  of = {name: ", ".join(dict.fromkeys(str(own[name]) for own in by)) for name in by[0]}
+  return f"`{command}`, {of['date']}, commit {of['commit']}, {of['machine']}, JAX {of['jax']}."
 
 
 def place(folder: Path, name: str) -> Path:

@@ -29,12 +29,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedjax_het as fh
-from benchmarks.provenance import PAGES, place, provenance
+from benchmarks.provenance import PAGES, made, place, provenance
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.studies.plots import COLORS, save
 
 ASKED, UPDATES, SEEDS, TUNING = 30, 1800, (1, 2, 3, 4, 5), 100
 RATES, ALPHAS = (0.02, 0.05, 0.1, 0.2), (0.1, 0.3, 0.6)
+COMMAND = "python benchmarks/conditions/asynchronous.py"
 TARGETS, EPOCHS = {"digits": 0.85, "mnist": 0.92}, {"digits": 5, "mnist": 1}
 METHODS = {  # name -> (uploads a round, settings of the system, asynchronous part)
   "synchronous": (ASKED, {}, None),
@@ -130,7 +131,9 @@ def draw(found: dict[str, Any], out: Path) -> None:
     row[0].set_ylabel("top-1 of the global model (%)")
   panels[0][0].legend(frameon=False, fontsize=8, loc="lower right")
   save(figure, place(out, "asynchronous.png"))
-  place(out, "asynchronous.md").write_text("\n".join([TEXT, *rows(found), "", made(found), ""]))
+  place(out, "asynchronous.md").write_text(
+    "\n".join([TEXT, *rows(found), "", made(COMMAND, found.values()), ""])
+  )
 
 
 TEXT = """# Servers that wait and servers that do not
@@ -175,14 +178,6 @@ def rows(found: dict[str, Any]) -> list[str]:
         fast = in_words(ratio, ".2f", "")
         lines.append(f"| {name}, {spread:g} | {method} | {own['lr']:g}{alpha} | {minutes} | {fast} |")
   return lines
-
-
-def made(found: dict[str, Any]) -> str:
-  """With what the figures were made."""
-  by = [own["by"] for own in found.values()]
-  commits, last = ", ".join(dict.fromkeys(one["commit"] for one in by)), by[-1]
-  command = "`python benchmarks/conditions/asynchronous.py`"
-  return f"{command}, {last['date']}, commit {commits}, {last['machine']}, JAX {last['jax']}."
 
 
 def to_target(own: dict[str, Any] | None) -> np.ndarray:

@@ -33,7 +33,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedjax_het as fh
-from benchmarks.provenance import PAGES, place, provenance
+from benchmarks.provenance import PAGES, made, place, provenance
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.studies.plots import COLORS, save
@@ -55,6 +55,7 @@ WAYS = {  # name -> (participation, settings of the aggregation)
   ),
 }  # fmt: skip
 PLAIN = "without noise"
+COMMAND = "python benchmarks/privacy/{} --data_dir=DATA"
 
 
 def federation(name: str, clients: int, data_dir: str) -> fh.data.FederatedData:
@@ -192,21 +193,11 @@ def beside(found: dict[str, Any]) -> list[str]:
       f"{ours / theirs:.0f}",
     ]  # fmt: skip
     lines.append(f"| {' | '.join(columns)} |")
-  return [*lines, "", made("pfl_dp.py", found)]
+  return [*lines, "", made(COMMAND.format("pfl_dp.py"), found.values())]
 
 
 def title(name: str) -> str:
   return "MNIST" if name == "mnist" else name
-
-
-def made(script: str, found: dict[str, Any]) -> str:
-  """Returns the line that says by what, when and where these cells were made."""
-  last = next(iter(found.values()))["by"]
-  of = {name: ", ".join(dict.fromkeys(str(own["by"][name]) for own in found.values())) for name in last}
-  return (
-    f"`python benchmarks/privacy/{script} --data_dir=DATA`, {of['date']}, commit {of['commit']}, "
-    f"{of['machine']}, JAX {of['jax']}."
-  )
 
 
 def draw(found: dict[str, Any], peers: dict[str, Any], out: Path) -> None:
@@ -247,7 +238,8 @@ def draw(found: dict[str, Any], peers: dict[str, Any], out: Path) -> None:
     axes.set_ylabel("top-1 of the global model (%)")
   figure.axes[0].legend(frameon=False, fontsize=8)
   save(figure, place(out, "accuracy_epsilon.png"))
-  lines += [f"[accuracy_epsilon.json](raw/accuracy_epsilon.json). {made('accuracy_epsilon.py', found)}"]
+  by = made(COMMAND.format("accuracy_epsilon.py"), found.values())
+  lines += [f"[accuracy_epsilon.json](raw/accuracy_epsilon.json). {by}"]
   lines += ["", *beside(peers)] if peers else []
   place(out, "privacy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

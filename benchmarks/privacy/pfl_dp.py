@@ -123,7 +123,7 @@ def main() -> None:
           ]  # fmt: skip
           done = subprocess.run(command, check=True, capture_output=True, text=True)
           peers.append(json.loads(done.stdout.splitlines()[-1]))
-      settings = {name: own[name] for name in ("clip", "lr", "noise_multiplier", "rounds", "clients")}
+      settings = {of: own[of] for of in ("clip", "lr", "noise_multiplier", "rounds", "clients")}
       found[key] = {
         **settings, "pfl": peers, "ours": ours(name, data, own, own["rounds"]), "by": provenance()
       }  # fmt: skip

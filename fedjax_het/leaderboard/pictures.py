@@ -70,7 +70,9 @@ def _panel(
     ax.scatter(x, y, s=26, color=colour, alpha=0.75, linewidth=0, label=name, zorder=order)
     for line, place in zip(own, points):
       if line.method in ALWAYS or line in best:
-        names.append((*place, line.method if at[line.method] else f"{line.method} (0)", colour))
+        names.append(
+          (*place, f"{line.method} (0)" if ticks and at[line.method] == 0 else line.method, colour)
+        )
   if ticks:
     ax.set_xscale("log")
     decades = np.log10(max(known, default=1.0) / min(known, default=1.0))

@@ -76,7 +76,7 @@ class Rounds(NamedTuple):
   @property
   def neighbours(self) -> str:
     """Returns between which sets of clients ε holds."""
-    return "add-or-remove-one" if self.accountant == "PLD" else "replace-one"
+    return neighbours_of(self.accountant)
 
   def epsilon(self, rounds: int, delta: float) -> float:
     """Returns ε of so many rounds at δ; infinity where there is no bound."""
@@ -92,6 +92,11 @@ class Rounds(NamedTuple):
       return _fixed(of.num_clients, of.cohort_size, float(self.multiplier), rounds, delta)
     length = math.sqrt(rounds) if self.strategy is None else self.strategy.sensitivity(rounds)
     return _gaussian(float(self.multiplier) / (2.0 * length), delta)
+
+
+def neighbours_of(accountant: str) -> str:
+  """Returns between which sets, of clients or of records, the ε of an accountant of this name holds."""
+  return "add-or-remove-one" if accountant == "PLD" else "replace-one"
 
 
 @functools.lru_cache(maxsize=64)

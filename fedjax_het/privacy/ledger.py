@@ -114,7 +114,10 @@ def in_words(told: Mapping[str, Any], rounds: int | None = None) -> str:
 
 
 def exposed(algorithm: Algorithm, keeps_state: bool) -> str:
-  """Returns why who takes part is not by chance alone, or shows, so that no amplification counts; or ""."""
+  """Returns why sampling clients at random does not amplify the privacy of this run, in words; "" if it does.
+
+  Amplification counts only where chance alone decides who takes part, and nobody sees who did.
+  """
   if algorithm.asynchronous.overlaps:
     return f"asynchronous = {algorithm.asynchronous.name} takes uploads in the order of their time"
   if algorithm.system.over_selects:

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Records
-from fedjax_het.privacy.accounting import least_noise, of_poisson_samples
+from fedjax_het.privacy.accounting import least_noise, neighbours_of, of_poisson_samples
 from fedjax_het.settings import Count, Positive, Range, checked
 
 Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
@@ -60,13 +60,13 @@ def accounting(module: str = "dp_accounting") -> Any:
 
 
 def accountant(records: Records) -> str:
-  """Returns the accountant's name."""
+  """Returns the name of the accountant of a record's ε: "PLD" for drawn batches, else "Gaussian"."""
   return "PLD" if records.capacity is not None else "Gaussian"
 
 
 def neighbours(records: Records) -> str:
   """Returns between which sets of records ε holds."""
-  return "add-or-remove-one" if records.capacity is not None else "replace-one"
+  return neighbours_of(accountant(records))
 
 
 def default_delta(sizes: ArrayLike) -> float:
