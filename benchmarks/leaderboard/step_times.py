@@ -2,10 +2,11 @@
 
     python benchmarks/leaderboard/step_times.py --data_dir=DATA [--tasks digits,heart] [--methods ditto]
 
-Each row runs a few of its T rounds with its learning rate in the middle of the range, on one device and one
-core of an otherwise idle machine. What a run of T rounds takes is (T / rounds) times the seconds of training,
-and ten evaluations. docs/results/raw/leaderboard_steps.json keeps the seconds; rows that it has are not run
-again. The lines printed at the end are those of TRIALS_TABLE in configs/leaderboard.py.
+Each row runs a few of its T rounds with its learning rate in the middle of the range, or at its lower end
+where that diverges, on one device and one core of an otherwise idle machine. What a run of T rounds takes is
+(T / rounds) times the seconds of training, and ten evaluations. docs/results/raw/leaderboard_steps.json keeps
+the seconds; rows that it has are not run again. The lines printed at the end are those of TRIALS_TABLE in
+configs/leaderboard.py.
 """
 
 import argparse
@@ -15,19 +16,33 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 import fedjax_het as fh
 from benchmarks.provenance import RAW, ROOT, place, provenance
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.experiment import run_experiment
-from fedjax_het.leaderboard.board import Row, read_board, rows_of
+from fedjax_het.leaderboard.board import Board, Row, read_board, rows_of
 from fedjax_het.leaderboard.budget import LEAST, trials_within
 from fedjax_het.program.where import Where
 
 ROUNDS, EVALUATIONS = 4, 10
 
 
-def seconds_of(config, data_dir: str) -> float:
+def seconds_of(board: Board, row: Row, data_dir: str) -> float:
   """Core-seconds of a run of all rounds, found from a run of a few of them."""
+  config = board.config(row)
+  try:
+    return measured(config, data_dir)
+  except NonFiniteLoss:
+    low, *_ = board.tasks[row.task]["lr"].split(":")
+    config = board.config(row)
+    config.local.lr = float(low)
+    return measured(config, data_dir)
+
+
+def measured(config: ConfigDict, data_dir: str) -> float:
+  """Core-seconds of a run of a configuration; the configuration is changed."""
   rounds, folder = int(config.rounds), tempfile.mkdtemp()
   config.rounds = min(ROUNDS, rounds)
   config.eval_every, config.data_dir = int(config.rounds), data_dir
@@ -55,8 +70,8 @@ def main() -> None:
     if key in known or board.tasks[row.task].get("gpu") or board.goes(row):
       continue
     try:
-      known[key] = {"seconds": seconds_of(board.config(row), args.data_dir)} | provenance()
-    except (SettingError, FloatingPointError) as error:
+      known[key] = {"seconds": seconds_of(board, row, args.data_dir)} | provenance()
+    except (SettingError, NonFiniteLoss) as error:
       print(f"{key}: {error}", file=sys.stderr, flush=True)
       continue
     raw.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")

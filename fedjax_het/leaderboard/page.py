@@ -17,6 +17,7 @@ from fedjax_het.studies.text import MISSING, named
 from fedjax_het.workdir.folder import write_atomic
 
 FITS = 16_000  # bytes of a page
+LISTED = 12  # methods of a first group that the summary names; of a larger one it says how many they are
 SHOWN = (1000, 40, 30, 20, 15, 10, 5, 0)  # rows beside the first group, on the page of all tasks
 
 
@@ -68,8 +69,9 @@ def _summary(board: Board, states: States, tasks: Sequence[Task]) -> list[str]:
   if compared:
     lines += ["| how clients differ | task | not told apart from the best |", "|---|---|---|"]
     for task in compared:
-      first = ", ".join(f"`{line.method}`" for line in task.first)
-      of = f"{first} ({len(task.first)} of {len(task.lines)} methods)"
+      first = ", ".join(f"`{line.method}`" for line in task.first) if len(task.first) <= LISTED else ""
+      many = f"{len(task.first)} of {len(task.lines)} methods"
+      of = f"{first} ({many})" if first else f"{many}, see its table"
       lines.append(f"| {board.tasks[task.name]['what']} | [{task.name}](#{task.name}) | {of} |")
     lines.append("")
   else:

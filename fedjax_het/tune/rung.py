@@ -14,6 +14,7 @@ import numpy as np
 from fedjax_het.config.plan import plan
 from fedjax_het.config.values import with_values
 from fedjax_het.engine.base import Runs
+from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.run import chunks, honest, summarize
 from fedjax_het.engine.state import State
@@ -72,6 +73,7 @@ def on_validation(engine: Runs, state: State) -> Evaluations:
 def train(
   config: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], rung: Rung, where: Where,
   member_batch: int | None, checkpoint_seconds: float, progress: Progress, stop: StopRequest,
+  engines: dict[int, Members],
 ) -> Judged:  # fmt: skip
   """Trains trials from a rung's beginning, or its newest checkpoint, to its end, and judges them.
 
@@ -84,6 +86,8 @@ def train(
     checkpoint_seconds: the most seconds between two checkpoints.
     progress: shows the study's rounds.
     stop: what was asked by a signal.
+    engines: number of trials -> the engine that trained as many before, whose programs are used again; this
+      call's is added.
 
   Raises:
     SettingError: the validation rows give no value of the headline metric, or a checkpoint is gone.
@@ -93,6 +97,7 @@ def train(
   fields = {path: [values[path] for values in trials] for path in trials[0]}
   sweep = Sweep(Workdir(rung.folder), [*map(dict, trials)], plans, [], {"sweep": fields})
   engine, experiments, _ = build_members(sweep, where, member_batch)
+  engine.take_programs(engines.setdefault(len(trials), engine))
   engine.doing = progress.doing
   state = engine.init(jnp.stack([one.key for one in experiments]))
   steps, gone = np.zeros(len(trials), int), np.zeros(len(trials), bool)

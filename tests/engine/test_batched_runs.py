@@ -1,5 +1,7 @@
 """Members' examples: each once on a device, or brought over in time; and what a member's server sends."""
 
+import contextlib
+
 import jax
 import numpy as np
 import pytest
@@ -142,3 +144,26 @@ def test_a_member_whose_server_sends_what_is_not_finite_has_diverged():
 def test_a_sweep_whose_servers_all_send_what_is_not_finite_ends():
   with pytest.raises(fh.NonFiniteLoss, match=r"inf}: What the server sends .* by round 1, though .*rates\.$"):
     fh.sweep(sends, {"boost": [np.inf]}, data=federation(SIZES), rounds=3, cohort_size=3, devices=1)
+
+
+def test_programs_of_other_values_are_taken_over():
+  """The second engine compiles nothing, and ends with the bits of one that compiles for itself."""
+  keys, told = jax.random.split(jax.random.key(1), 2), []
+
+  def trained(nu, earlier=None):
+    engine = Members(make, split(0), {"nu": nu}, 2, 3, devices=1)
+    engine.doing = lambda what: contextlib.nullcontext(told.append(what))
+    if earlier is not None:
+      engine.take_programs(earlier)
+    state, infos = engine.advance(engine.init(keys), 2)
+    return engine, (infos, engine.evaluate(state, "valid"))
+
+  first, _ = trained([1.0, 2.0])
+  compiled = len(told)
+  _, found = trained([0.5, 3.0], first)
+  assert len(told) == compiled > 0
+  same(found, trained([0.5, 3.0])[1])
+  with pytest.raises(TypeError):  # three members are another program
+    three = Members(make, split(0), {"nu": [1.0] * 3}, 3, 3, devices=1)
+    three.take_programs(first)
+    three.init(jax.random.split(jax.random.key(1), 3))

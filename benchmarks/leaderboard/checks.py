@@ -1,0 +1,139 @@
+"""Checks of the leaderboard: a task made again from an empty folder, a method under two names, times.
+
+    python benchmarks/leaderboard/checks.py [--again=RAW --task=heart] [--runs=RUNS --again_runs=RUNS]
+
+With --again it compares a task's rows in RAW, which were made by
+
+    python -m fedjax_het.leaderboard --tasks=heart --raw=RAW --workdir=RUNS --data_dir=DATA
+
+from empty folders, with the board's: everything but seconds, dates and commits, and the groups; with both
+workdirs also the values of every trial. The result is kept in docs/results/raw/leaderboard_checks.json. Then
+the page docs/results/leaderboard_checks.md is written: what --again has found, where the comparison puts the
+two rows of benchmarks/leaderboard/twins.py, and the time that each task has taken.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.leaderboard import twins
+from benchmarks.provenance import PAGES, RAW, ROOT, made, provenance, write_tables
+from fedjax_het.leaderboard.board import Board, Row, read_board
+from fedjax_het.leaderboard.raw import read_raw
+from fedjax_het.leaderboard.summary import summarized
+from fedjax_het.metrics.seeds import over_seeds
+from fedjax_het.workdir.folder import read_json_lines
+
+FILE, TWINS, PAGE = (
+  RAW / "leaderboard_checks.json",
+  RAW / "leaderboard_checks",
+  PAGES / "leaderboard_checks.md",
+)
+CHANGING = ("seconds", "train_seconds", "compile_seconds", "provenance")
+COMMAND = "python benchmarks/leaderboard/checks.py --again=RAW --task={} --runs=RUNS --again_runs=RUNS"
+
+
+def lasting(tree: Any) -> Any:
+  """Returns a row without its seconds and provenance."""
+  if not isinstance(tree, dict):
+    return tree
+  return {name: lasting(own) for name, own in tree.items() if name not in CHANGING}
+
+
+def rows_in(board: Board, folder: Path, task: str) -> dict[str, dict[str, Any]]:
+  """Returns a task's rows in a folder of raw figures."""
+  return {name: own for name in board.names() if (own := read_raw(folder, Row(task, name)))}
+
+
+def trials(runs: Path, task: str) -> dict[str, Any]:
+  """Returns method -> its trials, as its workdir has them."""
+  return {
+    path.parent.parent.name.rpartition("-")[0]: read_json_lines(path)
+    for path in sorted((runs / task).glob("*/tuning/trials.jsonl"))
+  }
+
+
+def compare(board: Board, task: str, again: Path, runs: tuple[Path, Path] | None) -> dict[str, Any]:
+  """Compares a task's rows in two folders."""
+  one, other = rows_in(board, RAW / "leaderboard", task), rows_in(board, again, task)
+  groups = [
+    summarized(task, {name: own[name] for name in one if name in other}).groups for own in (one, other)
+  ]
+  found = {
+    "rows": len(one), "again": len(other),
+    "different": [name for name in one if name in other and lasting(one[name]) != lasting(other[name])],
+    "same_groups": groups[0] == groups[1],
+    "seconds": [round(seconds(own), 1) for own in (one, other)], "by": provenance(),
+  }  # fmt: skip
+  if runs:
+    own, theirs = (trials(folder, task) for folder in runs)
+    both = [name for name in own if name in theirs]
+    found["trials"] = {
+      "methods": len(both), "different": [name for name in both if own[name] != theirs[name]],
+    }  # fmt: skip
+  return found
+
+
+def seconds(rows: Mapping[str, Mapping[str, Any]]) -> float:
+  """Returns what tuning and runs of some rows took."""
+  return sum(own.get("tuning", {}).get("seconds", 0.0) + own.get("seconds", 0.0) for own in rows.values())
+
+
+def write(board: Board, known: Mapping[str, Any]) -> None:
+  """Writes the page's tables."""
+  lines = ["### Again from an empty folder", ""]
+  lines += [
+    "| task | rows | made again | different | trials different | groups |",
+    "|---|---|---|---|---|---|",
+  ]
+  for task, own in known.items():
+    of_trials = own.get("trials")
+    differ = f"{len(of_trials['different'])} of {of_trials['methods']} methods" if of_trials else "–"
+    cells = [task, own["rows"], own["again"], len(own["different"]), differ]
+    lines.append(f"| {' | '.join(map(str, cells))} | {'the same' if own['same_groups'] else 'others'} |")
+    lines += ["", made(COMMAND.format(task), [own])]
+  found = {name: own for name in twins.names() if (own := read_raw(TWINS, Row(twins.TASK, name)))}
+  if found:
+    lines += ["", f"### `{twins.BEST}` on {twins.TASK} under two names, and made worse", ""]
+    lines += ["| method | top-1 (%) | group | tuned to |", "|---|---|---|---|"]
+    rows = rows_in(board, RAW / "leaderboard", twins.TASK)
+    groups = summarized(twins.TASK, rows | found).groups
+    assert groups is not None
+    for name in (twins.BEST, *found):
+      own = (rows | found)[name]
+      over = over_seeds(one["mean"] for one in own["seeds"].values())
+      tuned = ", ".join(f"{field} = {value:.3g}" for field, value in own["chosen"].items())
+      group = "first" if name in groups.first else ""
+      lines.append(f"| {name} | {100 * over.mean:.1f} ± {100 * (over.half or 0):.1f} | {group} | {tuned} |")
+    command = "python -m fedjax_het.leaderboard --board=benchmarks/leaderboard/twins.py"
+    lines += ["", made(command, [{"by": own["provenance"]} for own in found.values()])]
+  lines += ["", "### What the tasks took", "", "| task | rows | core-hours | longest row, minutes |"]
+  lines.append("|---|---|---|---|")
+  for task in board.tasks:
+    if rows := rows_in(board, RAW / "leaderboard", task):
+      name = max(rows, key=lambda one: seconds({one: rows[one]}))
+      longest = f"{seconds({name: rows[name]}) / 60:.1f} ({name})"
+      lines.append(f"| {task} | {len(rows)} | {seconds(rows) / 3600:.1f} | {longest} |")
+  write_tables(PAGE, "\n".join(lines))
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--again", type=Path)
+  parser.add_argument("--task", default="heart")
+  parser.add_argument("--runs", type=Path)
+  parser.add_argument("--again_runs", type=Path)
+  args = parser.parse_args()
+  board = read_board(ROOT / "configs" / "leaderboard.py")
+  known = json.loads(FILE.read_text()) if FILE.exists() else {}
+  if args.again:
+    runs = (args.runs, args.again_runs) if args.runs and args.again_runs else None
+    known[args.task] = compare(board, args.task, args.again, runs)
+    FILE.write_text(json.dumps(known, indent=1) + "\n")
+  write(board, known)
+
+
+if __name__ == "__main__":
+  main()
