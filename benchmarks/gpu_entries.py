@@ -155,13 +155,16 @@ def causes() -> Iterator[Entry]:
 
 
 def peers() -> Iterator[Entry]:
-  """Flower's niid_bench at its own settings, one seed: four methods a split; no step of LeNet was timed."""
+  """Flower's niid_bench, four methods a split, and its MOON, one seed each; no step of LeNet was timed."""
+  toy = ("--config.num_clients=10", "--config.record_official=False", "--config.test_fraction=0.2")
   for dataset in ("mnist", "cifar10"):
     for split in ("dir", "c2", "c1", "c3", "iid"):
       name, about = f"peers_niid_bench.{dataset}.{split}", f"Flower's niid_bench, {dataset}, {split}"
       where = f"dataset={dataset},split={split}"
-      toy = ("--config.num_clients=10", "--config.record_official=False", "--config.test_fraction=0.2")
       yield of_table(name, about, "peers_niid_bench", where, 7.0, toy=toy, timed=False, data=(dataset,))
+  for method in ("moon", "fedprox"):
+    name, about, where = f"peers_moon.{method}", f"Flower's MOON, {method}", f"algorithm={method}"
+    yield of_table(name, about, "peers_moon", where, 7.0, toy=toy, timed=False)
 
 
 def measurements() -> Iterator[Entry]:
