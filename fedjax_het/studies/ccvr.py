@@ -11,7 +11,10 @@ which are the mean and the covariance of all clients' features of c, draws M fea
 N(μ_c, Σ_c), and trains the last layer on them from where it is. The body stays.
 
 M = 100 is the paper's for CIFAR-10. The paper trains by SGD; here each step of Adam is on all drawn features.
-The paper's power transform of features behind a ReLU is left out.
+
+Features behind a ReLU are far from normal. The paper's remedy is Tukey's power: with `power` β below 1, the
+clients' statistics, the drawn features and the calibrated model's last layer are all of sign(z) |z|^β in the
+place of z. The model before calibration is judged as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +40,7 @@ from fedjax_het.models.features import LinearHead, feature_size, last_layer, lin
 from fedjax_het.models.model import within
 from fedjax_het.modes import promoting
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.settings import Count, Positive, checked
+from fedjax_het.settings import Count, Decay, Positive, checked
 from fedjax_het.studies.features import in_blocks
 from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import named, number
@@ -95,10 +98,15 @@ def drawn(key: jax.Array, moments: Moments, per_class: int) -> tuple[np.ndarray,
   return z.reshape(-1, z.shape[2]).astype(np.float32), np.repeat(there, per_class).astype(np.int32)
 
 
+def raised(z: Any, power: float) -> Any:
+  """Returns sign(z) |z|^β of features, and the features themselves for β = 1."""
+  return z if power == 1.0 else jnp.sign(z) * jnp.abs(z) ** power
+
+
 @checked
 def calibrated(
   head: LinearHead, z: jax.Array, y: jax.Array, *, per_class: Count = 100, steps: Count = 200,
-  lr: Positive = 1e-3,
+  lr: Positive = 1e-3, power: Decay = 1.0,
 ) -> LinearHead:  # fmt: skip
   """Returns the last layer after steps of Adam on the mean cross entropy of z W + b.
 
@@ -109,8 +117,9 @@ def calibrated(
     per_class: M, the features drawn of each class.
     steps: steps of Adam, each on all of them.
     lr: Adam's learning rate.
+    power: β, to which features are raised; 1 leaves them as they are.
   """
-  del per_class  # z has them
+  del per_class, power  # z has them
   tx = promoting(optax.adam(lr))
 
   def loss(own: LinearHead) -> jax.Array:
@@ -169,16 +178,24 @@ class Calibration(Study):
     model = client.studies.model
     assert client.global_model is not None
     params, stats = model.split(jax.tree.map(np.asarray, client.global_model(broadcast)))
-    seen = jax.jit(lambda x: with_features(model).logits(model.joined(params, stats), x).features)
+    power = settings["power"]
+
+    def features(params: PyTree, x: Any) -> jax.Array:
+      return raised(with_features(model).logits(params, x).features, power)
+
+    seen = jax.jit(lambda x: features(model.joined(params, stats), x))
     found = pooled(self._of_clients(in_blocks(lambda x: seen(as_read(x, data.scale)))))
     z, y = drawn(jax.random.fold_in(self.run.key, DRAWS), found, settings["per_class"])
     head = jax.jit(lambda own, z, y: calibrated(own, z, y, **settings))(linear_head(model)(params), z, y)
-    after = with_head(model, params, head)
-    judge = jax.jit(self._judge)
+    after = (
+      client.apply if power == 1.0 else lambda params, x: linear_head(model)(params)(features(params, x))
+    )
     told = {
-      name: judged(judge(model.joined(own, stats), data), client.task.headline)
-      for name, own in (("before", params), ("after", after))
-    }
+      name: judged(jax.jit(self._judge(apply))(model.joined(own, stats), data), client.task.headline)
+      for name, apply, own in (
+        ("before", client.apply, params), ("after", after, with_head(model, params, head)),
+      )
+    }  # fmt: skip
     return {"ccvr": {**settings, "classes": int((found.examples > 0).sum()), **told}}
 
   def _of_clients(self, features: Callable[[Any], np.ndarray]) -> Any:
@@ -191,12 +208,16 @@ class Calibration(Study):
       x = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], data.x)  # noqa: B023
       yield moments_of(features(x), np.asarray(data.y)[rows], data.num_classes)
 
-  def _judge(self, params: PyTree, data: FederatedData) -> dict[str, jax.Array]:
-    client = self.run.algorithm.client
-    return lax.map(
-      lambda i: evaluate_model(client.task, client.apply, params, data.clients(i, "test")),
-      jnp.arange(data.num_clients),
-    )
+  def _judge(self, apply: Callable[[PyTree, Any], jax.Array]) -> Callable[..., dict[str, jax.Array]]:
+    """Returns (parameters, data) -> the metrics of all clients' test parts, by (parameters, x) -> outputs."""
+
+    def judge(params: PyTree, data: FederatedData) -> dict[str, jax.Array]:
+      def one(i: jax.Array) -> dict[str, jax.Array]:
+        return evaluate_model(self.run.algorithm.client.task, apply, params, data.clients(i, "test"))
+
+      return lax.map(one, jnp.arange(data.num_clients))
+
+    return judge
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> Text | None:

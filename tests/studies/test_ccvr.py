@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from changed_configs import with_values
-from small_parts import CLASSES, mlp
+from small_parts import CLASSES, federation, mlp
 
 import fedjax_het as fh
 from fedjax_het.config.plan import plan
@@ -17,7 +17,17 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.models.features import LinearHead, linear_head
 from fedjax_het.program.where import Where
-from fedjax_het.studies.ccvr import Calibration, Moments, calibrated, drawn, moments_of, pooled, with_head
+from fedjax_het.studies import ccvr
+from fedjax_het.studies.ccvr import (
+  Calibration,
+  Moments,
+  calibrated,
+  drawn,
+  moments_of,
+  pooled,
+  raised,
+  with_head,
+)
 
 SMALL = {"rounds": 2, "eval_every": 2, "cohort_size": 3, "model": {"name": "two_nn", "hidden": 8}}
 
@@ -88,12 +98,57 @@ def test_a_run_reports_before_and_after(tmp_path):
   run_experiment(config, str(tmp_path / "own"), Where(devices=1))
   found = json.loads((tmp_path / "own" / "summary.json").read_text())
   own = found["ccvr"]
-  assert own["classes"] == 10 and (own["per_class"], own["steps"], own["lr"]) == (50, 200, 0.01)
+  assert own["classes"] == 10 and (own["per_class"], own["steps"], own["lr"], own["power"]) == (
+    50,
+    200,
+    0.01,
+    1,
+  )
   for metric, figures in found["metrics"]["global"].items():
     assert own["before"][metric] == pytest.approx(figures, rel=1e-5, abs=1e-6)
   assert next(iter(own["before"])) == next(iter(own["after"])) == "top1"
   assert own["after"]["loss"]["mean"] < own["before"]["loss"]["mean"]
   assert own["after"]["top1"]["mean"] > own["before"]["top1"]["mean"]
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_the_whole_study_by_hand(power):
+  """The last layer is trained on powers of the features, and the calibrated model has them before it."""
+  model, data, key = mlp(), federation((9, 1, 30, 12)), jax.random.key(3)
+  client = fh.fedavg(model, lr=0.1)
+  broadcast = client.init_broadcast(jax.random.key(0))
+  study = object.__new__(Calibration)
+  settings = {"per_class": 6, "steps": 4, "lr": 0.3, "power": power}
+  config = SimpleNamespace(studies={"ccvr": settings})
+  study.run = SimpleNamespace(algorithm=fh.federated(client), data=data, key=key, config=config)
+  found = study.section(SimpleNamespace(broadcast=lambda: broadcast, diverged=False))["ccvr"]
+
+  params = jax.tree.map(np.asarray, broadcast.params)
+
+  def features(x):
+    h = np.tanh(x @ params["fc1"]["kernel"] + params["fc1"]["bias"])
+    return np.sign(h) * np.abs(h) ** power
+
+  x, y = np.asarray(data.x), np.asarray(data.y)
+  rows = [data.train.rows(np.array([i])) for i in range(data.num_clients)]
+  theirs = [moments_of(features(x[own]), y[own], CLASSES) for own in rows]
+  z, labels = drawn(jax.random.fold_in(key, ccvr.DRAWS), pooled(theirs), 6)
+  head = calibrated(LinearHead(**params["fc2"]), z, labels, **settings)
+  plain = params["fc2"]["kernel"], params["fc2"]["bias"]
+  for name, (kernel, bias), raise_ in (("before", plain, 1.0), ("after", head, power)):
+    right = []
+    for i in range(data.num_clients):
+      own = data.test.rows(np.array([i]))
+      h = np.tanh(x[own] @ params["fc1"]["kernel"] + params["fc1"]["bias"])
+      logits = np.sign(h) * np.abs(h) ** raise_ @ np.asarray(kernel) + np.asarray(bias)
+      right.append((logits.argmax(1) == y[own]).mean() if len(own) else np.nan)
+    assert found[name]["top1"]["mean"] == pytest.approx(np.nanmean(right), abs=1e-6), name
+
+
+def test_signs_stay_under_a_power():
+  z = jnp.array([[-4.0, 0.0, 9.0]])
+  np.testing.assert_allclose(raised(z, 0.5), [[-2, 0, 3]], rtol=1e-6)
+  assert raised(z, 1.0) is z
 
 
 @pytest.mark.parametrize(
