@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -157,15 +157,6 @@ class Runs(abc.ABC):
   def from_saved(self, state: State) -> State:
     """Returns the state that `to_save` saved, as the present devices need it."""
     return state._replace(clients=self.states.kept(state.clients))
-
-  def take_programs(self, other: Self) -> None:
-    """Takes over the programs that another engine has compiled, and shares those that either compiles.
-
-    Args:
-      other: an engine of as many runs of the same data that differs from this one in the values of its
-        settings alone, which are arguments of the programs. A program for other shapes refuses its arguments.
-    """
-    self._compiled = other._compiled
 
   @abc.abstractmethod
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -218,6 +218,15 @@ class Members(Runs):
       out_shardings=NamedSharding(self.mesh, P(AXIS)),
     )
     return pad(state)
+
+  def take_programs(self, other: Self) -> None:
+    """Takes over the programs that another engine has compiled, and shares those that either compiles.
+
+    Args:
+      other: an engine of as many runs of the same data that differs from this one in the values of its
+        settings alone, which are arguments of the programs. A program for other shapes refuses its arguments.
+    """
+    self._compiled = other._compiled
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
     def on_device(settings, fields, args, more):

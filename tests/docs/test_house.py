@@ -109,8 +109,9 @@ def test_every_result_and_benchmark_is_on_a_page():
   pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
   kept = [path for folder in ("raw", "images") for path in (ROOT / "docs" / "results" / folder).iterdir()]
   assert kept and not [path.name for path in kept if f"{path.parent.name}/{path.name})" not in pages]
-  listed = (ROOT / "benchmarks" / "README.md").read_text()
-  scripts = [path for path in (ROOT / "benchmarks").glob("*/*.py") if path.parent.name != "peers"]
+  folder = ROOT / "benchmarks"
+  listed = "".join(path.read_text() for path in (folder / "README.md", *folder.glob("*/README.md")))
+  scripts = [path for path in folder.glob("*/*.py") if path.parent.name != "peers"]
   assert scripts and not [path.name for path in scripts if f"`{path.name}`" not in listed]
 
 
