@@ -9,7 +9,7 @@ With --again it compares a task's rows in RAW, which were made by
 from empty folders, with the board's: everything but seconds, dates and commits, and the groups; with both
 workdirs also the values of every trial. The result is kept in docs/results/raw/leaderboard_checks.json. Then
 the page docs/results/leaderboard_checks.md is written: what --again has found, where the comparison puts the
-two rows of benchmarks/leaderboard/twins.py, and the time that each task has taken.
+two rows of benchmarks/leaderboard/twins.py, what each task has taken, and what a cell takes a peer.
 """
 
 import argparse
@@ -31,6 +31,7 @@ FILE, TWINS, PAGE = (
   RAW / "leaderboard_checks",
   PAGES / "leaderboard_checks.md",
 )
+PEER = RAW / "peer_cell.json"
 CHANGING = ("seconds", "train_seconds", "compile_seconds", "provenance")
 COMMAND = "python benchmarks/leaderboard/checks.py --again=RAW --task={} --runs=RUNS --again_runs=RUNS"
 
@@ -116,6 +117,17 @@ def write(board: Board, known: Mapping[str, Any]) -> None:
       name = max(rows, key=lambda one: seconds({one: rows[one]}))
       longest = f"{seconds({name: rows[name]}) / 60:.1f} ({name})"
       lines.append(f"| {task} | {len(rows)} | {seconds(rows) / 3600:.1f} | {longest} |")
+  if PEER.exists():
+    own = json.loads(PEER.read_text())
+    ours, theirs = (own["median"][name] for name in ("fedjax_het", "pfl-research"))
+    runs, turns, ratio = own["runs_a_cell"], len(own["seconds"]["fedjax_het"]), own["ratio"]
+    lines += ["", "### What a cell takes a peer", ""]
+    lines.append(
+      f"A run of FedAvg on mnist_shards: {ours:.1f} s here, {theirs:.1f} s in pfl-research 0.6.0 on one core"
+      f" ({ratio:.1f} times; medians of {turns} turns). A cell costs as many steps as {runs:.1f} runs:"
+      f" {runs * theirs / 60:.1f} minutes of training there, {runs * ours / 60:.1f} here."
+    )
+    lines += ["", made("taskset -c 0 python benchmarks/leaderboard/peer_cell.py", [own])]
   write_tables(PAGE, "\n".join(lines))
 
 

@@ -11,17 +11,19 @@ speed.py and before_after.py start this script in a process for each run. It use
 import json
 import os
 import time
+from functools import partial
 
 from benchmarks.peers.work import arguments, client_steps
 
-IMAGE = {"two_nn": (28, 28, 1), "two_cnn": (32, 32, 3)}
+IMAGE = {"two_nn": (28, 28, 1), "two_nn_64": (28, 28, 1), "two_cnn": (32, 32, 3)}
 ALGORITHMS = ("fedavg", "superfed_mm", "superfed_lm")
 
 
 def layers(model: str) -> list[tuple[int, int, int]]:
   """(m, k, n) of one example's matrix products, m x k by k x n: positions, receptive field, outputs."""
-  if model == "two_nn":
-    return [(1, 784, 200), (1, 200, 200), (1, 200, 10)]
+  if model.startswith("two_nn"):
+    width = 64 if model == "two_nn_64" else 200
+    return [(1, 784, width), (1, width, width), (1, width, 10)]
   # 32 -conv5, padding 1-> 30 -pool2, padding 1-> 16 -conv5, padding 1-> 14 -pool-> 8 -adaptive-> 7
   return [(30 * 30, 25 * 3, 32), (14 * 14, 25 * 32, 64), (1, 7 * 7 * 64, 512), (1, 512, 10)]
 
@@ -72,7 +74,8 @@ def make_engine(args):
   from fedjax_het.engine.engine import Engine
   from fedjax_het.federated import federated
 
-  model = {"two_nn": models.two_nn, "two_cnn": models.two_cnn}[args.model](IMAGE[args.model])
+  make = {"two_nn": models.two_nn, "two_nn_64": partial(models.two_nn, hidden=64), "two_cnn": models.two_cnn}
+  model = make[args.model](IMAGE[args.model])
   settings = dict(
     lr=args.lr, epochs=args.epochs, batch_size=args.batch, momentum=args.momentum,
     weight_decay=args.weight_decay,
