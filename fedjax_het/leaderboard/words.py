@@ -23,8 +23,9 @@ HOW = """## How methods are compared
 By Hsu's multiple comparisons with the best, with the methods as treatments and the seeds as blocks. The
 variance is pooled over the methods whose standard deviation over the seeds is within a factor of three of the
 best one's; where the differences of a pair vary more than that, their own variance counts. Every other method
-is compared with the best by Welch's test, with Holm's correction. In simulations the true best method is left
-out of the first group in fewer than 5 of 100 boards, also where methods vary by up to that factor
+is compared with the best by Welch's test, with variances moderated by those of all methods (Smyth, 2004), as
+five seeds alone say little of a variance, and with Holm's correction. In simulations the true best method is
+left out of the first group in fewer than 5 of 100 boards, also where it varies ten times as much as others
 ([metrics/groups.py](../fedjax_het/metrics/groups.py),
 [tests/metrics/test_groups.py](../tests/metrics/test_groups.py)). The smallest difference that could have been
 seen stands with each task.

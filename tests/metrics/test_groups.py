@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_het.metrics.groups import below, critical, welch, with_the_best
+from fedjax_het.metrics.groups import LEVEL, Prior, below, critical, prior_of, welch, with_the_best
 
 
 def by_seed(y):
@@ -41,6 +41,38 @@ def test_welchs_test_is_that_of_scipy():
   assert (welch(np.ones(3), np.zeros(3)), welch(np.ones(3), np.ones(3))) == (0.0, 1.0)
 
 
+def test_a_prior_is_that_from_which_variances_are_drawn():
+  """Inverse χ² with d₀ degrees of freedom and scale s₀², of which s² has ν more."""
+  rng = np.random.default_rng(3)
+  for d0, scale in ((2.0, 0.5), (3.0, 4.0)):
+    sigma = d0 * scale / rng.chisquare(d0, 40_000)
+    found = prior_of(sigma * rng.chisquare(4, 40_000) / 4, 4)
+    assert found.degrees == pytest.approx(d0, rel=0.1) and found.scale == pytest.approx(scale, rel=0.05)
+  alike = prior_of(2.0 * rng.chisquare(4, 40_000) / 4, 4)  # one variance: d₀ is infinite, and cut at ν
+  assert alike.degrees == 4.0 and 0 < alike.scale < 2.0
+  assert prior_of(np.array([1.0, 2.0, 0.0]), 4) == Prior()
+
+
+def test_welchs_test_with_moderated_variances_by_hand():
+  a, b, prior = np.array([5.0, 6.0, 7.5]), np.array([0.0, 4.0, 1.0]), Prior(2.0, 0.8)
+  s = [(2.0 * 0.8 + 2 * np.var(own, ddof=1)) / 4 / 3 for own in (a, b)]
+  nu = (s[0] + s[1]) ** 2 / (s[0] ** 2 / 4 + s[1] ** 2 / 4)
+  wanted = stats.t.sf((a.mean() - b.mean()) / np.sqrt(s[0] + s[1]), nu)
+  assert welch(a, b, prior) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_method_that_is_far_worse_and_varies_more_is_told_apart():
+  """By its own variance alone, of five seeds, it would not be."""
+  rng = np.random.default_rng(4)
+  shape = rng.normal(size=5)
+  shape = (shape - shape.mean()) / shape.std(ddof=1)
+  spreads = np.exp(rng.normal(0, 0.6, 40))
+  methods = {f"m{i:02}": by_seed(96 + own * rng.normal(size=5)) for i, own in enumerate(spreads)}
+  found = with_the_best(methods | {"best": by_seed(98 + 0.5 * shape), "bad": by_seed(83 + 5.0 * shape[::-1])})
+  assert found.best == "best" and "bad" in found.others
+  assert 42 * welch(98 + 0.5 * shape, 83 + 5.0 * shape[::-1]) > LEVEL
+
+
 def false_exclusions(rng, stds, times, gap=0.0):
   """How often the first method, which is the best by `gap`, is not in the first group."""
   stds, wrong = np.array(stds), 0
@@ -63,7 +95,7 @@ def test_the_best_method_is_rarely_excluded(stds):
   [
     [1.0] * 2, [1.0] * 8, [1.0] * 20, [0.2] + [1.0] * 15, [4.0] + [1.0] * 7, [2.9] + [1.0] * 30,
     [2.0] + [1.0] * 19, [1.0, 2.0, 2.9] * 5, [2.9, 1.0, 2.0] * 5, [1.0] * 8 + [5.0] * 8,
-    [5.0] * 8 + [1.0] * 8,
+    [5.0] * 8 + [1.0] * 8, [1.0] * 36 + [0.1] * 36, [10.0] + [1.0] * 70,
   ],
   ids=lambda stds: f"{stds[0]:g} of {len(stds)}",
 )  # fmt: skip
@@ -95,7 +127,7 @@ def test_the_margin_is_that_of_the_residuals_of_methods_and_seeds():
   square = sum(
     (y[m, s] - np.mean(y[m]) - np.mean(y[:, s]) + np.mean(y)) ** 2 for m in range(3) for s in range(3)
   )
-  assert found.margin == pytest.approx(critical(2, 4, 0.02) * np.sqrt(square / 4 * 2 / 3))
+  assert found.margin == pytest.approx(critical(2, 4, LEVEL) * np.sqrt(square / 4 * 2 / 3))
 
 
 def test_methods_of_other_spreads_are_compared_by_welchs_test():
