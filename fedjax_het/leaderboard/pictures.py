@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, NullFormatter, StrMethodFormatter
 
 from fedjax_het.leaderboard.summary import Line, Task
@@ -33,11 +34,13 @@ def draw(task: Task, path: Path) -> Path:
   names += [_panel(panels[1], task, seconds, "seconds of training of a seed", StrMethodFormatter("{x:g}"))]
   worst = {line.method: None if (own := line.mean("worst")) is None else factor * own for line in task.lines}
   of = "worst client" if task.clients < 10 else "worst tenth of the clients"
-  clients = f"{axis_label(task.metric)}, {of}"
-  names += [_panel(panels[2], task, worst, clients)]
+  names += [_panel(panels[2], task, worst, f"{axis_label(task.metric)}\nof the {of}")]
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-  figure.suptitle(f"{task.name}: {len(task.lines)} methods", fontsize=12, fontweight="bold")
+  means = _means(task)
+  below = sum(mean < _floor(means) for mean in means)
+  left_out = f", {below} of them below what is shown" if below else ""
+  figure.suptitle(f"{task.name}: {len(task.lines)} methods{left_out}", fontsize=12, fontweight="bold")
   figure.draw_without_rendering()  # so that the panels have their places
   for ax, beside in zip(panels, names):
     _write(ax, beside, figure.dpi / 72.0)
@@ -55,17 +58,20 @@ def _panel(
   """Draws the mean of each method against what it took, and returns the names to write beside the points.
 
   With `ticks` the axis is logarithmic: a method that took nothing stands at its left edge, named with a 0.
+  Methods far below all others are left out; the title of the picture says how many they are.
   """
-  factor = shown(task.metric).factor
   known = [own for own in at.values() if own]
   least = min(known, default=1.0) / 3.0 if ticks else 0.0
   lines = [*task.first, *task.others]
   best = sorted(lines, key=lambda line: -(line.mean("mean") or 0.0))[:NAMED]
+  means = dict(zip((line.method for line in task.lines), _means(task)))
+  floor = _floor([*means.values()])
   names: list[Name] = []
   for own, colour, name, order in (
     (task.others, GREY, "worse than the best", 3), (task.first, COLORS[0], "not told apart from the best", 4),
   ):  # fmt: skip
-    points = [(at[line.method] or least, factor * (line.mean("mean") or 0.0)) for line in own]
+    own = [line for line in own if means[line.method] >= floor]
+    points = [(at[line.method] or least, means[line.method]) for line in own]
     x, y = np.array(points, float).reshape(-1, 2).T
     ax.scatter(x, y, s=26, color=colour, alpha=0.75, linewidth=0, label=name, zorder=order)
     for line, place in zip(own, points):
@@ -83,6 +89,17 @@ def _panel(
   ax.set_xlabel(label)
   decorate(ax, ylabel=axis_label(task.metric))
   return names
+
+
+def _means(task: Task) -> list[float]:
+  """Returns the methods' means in the unit that is shown."""
+  return [shown(task.metric).factor * (line.mean("mean") or 0.0) for line in task.lines]
+
+
+def _floor(means: list[float]) -> float:
+  """Returns the least mean that is shown: as far below the tenth from below as 1.5 times the rest's range."""
+  low, high = np.quantile(means, 0.1), max(means)
+  return float(low - 1.5 * (high - low))
 
 
 def _write(ax: Axes, names: list[Name], point: float) -> None:
@@ -106,5 +123,6 @@ def _write(ax: Axes, names: list[Name], point: float) -> None:
     line = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0.0, "shrinkB": 2.0}
     ax.annotate(
       name, (x, y), (left - at_x, middle - at_y), textcoords="offset points", fontsize=SIZE, color=colour,
-      va="center", arrowprops=line if at_y - middle > HEIGHT / 2.0 else None,
+      va="center", arrowprops=line if at_y - middle > HEIGHT / 2.0 else None, zorder=6,
+      path_effects=[withStroke(linewidth=2.0, foreground="white")],
     )  # fmt: skip

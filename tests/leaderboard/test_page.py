@@ -147,3 +147,16 @@ def test_names_of_close_points_do_not_cover_each_other_and_stay_in_the_panel():
     assert a.x1 <= b.x0 or b.x1 <= a.x0 or abs(a.y0 - b.y0) >= 0.9 * pictures.HEIGHT * figure.dpi / 72.0
   panel = ax.get_window_extent()
   assert all(panel.x0 <= box.x0 and box.x1 <= panel.x1 for box in boxes)
+
+
+def test_methods_far_below_all_others_are_not_drawn_but_counted(monkeypatch):
+  kept = []
+  monkeypatch.setattr(pictures, "save", lambda figure, path: kept.append(figure))
+  rows = {
+    name: made(Row("one", "fedavg"), mean, i)
+    for i, (name, mean) in enumerate([(f"m{i:02}", 0.9 + 0.002 * i) for i in range(20)] + [("far", 0.2)])
+  }
+  pictures.draw(summarized("one", rows), None)
+  assert kept[0].get_suptitle() == "one: 21 methods, 1 of them below what is shown"
+  shown = [len(own.get_offsets()) for own in kept[0].axes[0].collections]
+  assert sum(shown) == 20 and kept[0].axes[0].get_ylim()[0] > 50
