@@ -83,14 +83,15 @@ def draw(known: Mapping[str, Any], path: Path) -> None:
   theirs, ours = published(), cells_of(known)
   figure = Figure(figsize=(7.0, 4.2), layout="constrained")
   ax, lowest = figure.subplots(), 1.0
-  for color, (cell, seeds) in zip(COLORS * 3, ours.items()):
-    line = theirs[cell]
+  there = [(line, ours[cell]) for cell, line in theirs.items() if cell in ours]
+  for color, (line, seeds) in zip(COLORS * 3, there):
     label = f"{line['method']}, {line['dataset']} {line['split']}"
     for own in seeds.values():
       rounds = np.arange(1, len(own["course"]) + 1)
       ax.plot(rounds, 100 * np.array(own["course"]), color=color, linewidth=1.5, label=label)
       lowest, label = min(lowest, *own["course"][4:]), None
     mean, std = float(line["mean"]), float(line["std"])
+    lowest = min(lowest, (mean - std) / 100)
     ax.axhspan(mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
     ax.axhline(mean, color=color, linestyle=":", linewidth=1.2)
   decorate(ax, "top-1 (%) on the official test images")
