@@ -155,19 +155,24 @@ def test_a_killed_study_goes_on_as_an_unbroken_one(tmp_path):
     while not when() and process.poll() is None:
       time.sleep(0.02)
     process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    told, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, told
     assert not (folder / "best" / "summary.json").exists()
 
   unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+
+  def done():
+    return len(lines(broken)) if (broken / "trials.jsonl").exists() else 0
+
   said, _ = (process := start(unbroken)).communicate()
   assert process.returncode == 0, said
   assert "space: local.lr: numbers from 0.01 to 1, log-uniform" in said and "Best of 6 trials" in said
   checkpoints = broken / "checkpoints"
   killed(broken, (broken / "study.db").exists)
-  killed(broken, (checkpoints / "batch0" / "rung1").exists)
-  killed(broken, (checkpoints / "batch1" / "rung0").exists)
-  killed(broken, lambda: (broken / "trials.jsonl").exists() and len(lines(broken)) == 6)
+  # A rung's folder may be gone before it is seen; what trials.jsonl has by then stays.
+  killed(broken, lambda: (checkpoints / "batch0" / "rung1").exists() or done() >= 4)
+  killed(broken, lambda: (checkpoints / "batch1" / "rung0").exists() or done() == 6)
+  killed(broken, lambda: done() == 6)
   said, _ = (process := start(broken)).communicate()
   assert process.returncode == 0, said
   assert (broken / "trials.jsonl").read_bytes() == (unbroken / "trials.jsonl").read_bytes()
