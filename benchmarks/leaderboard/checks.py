@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.leaderboard import twins
 from benchmarks.provenance import PAGES, RAW, ROOT, made, provenance, write_tables
-from fedjax_het.leaderboard.board import Board, Row, read_board
-from fedjax_het.leaderboard.raw import read_raw
+from fedjax_het.leaderboard.board import Board, read_board
+from fedjax_het.leaderboard.raw import read_task
 from fedjax_het.leaderboard.summary import summarized
 from fedjax_het.metrics.seeds import over_seeds
 from fedjax_het.workdir.folder import read_json_lines
@@ -44,11 +44,6 @@ def lasting(tree: Any) -> Any:
   return {name: lasting(own) for name, own in tree.items() if name not in CHANGING}
 
 
-def rows_in(board: Board, folder: Path, task: str) -> dict[str, dict[str, Any]]:
-  """Returns a task's rows in a folder of raw figures."""
-  return {name: own for name in board.names() if (own := read_raw(folder, Row(task, name)))}
-
-
 def trials(runs: Path, task: str) -> dict[str, Any]:
   """Returns method -> its trials, as its workdir has them."""
   return {
@@ -59,7 +54,7 @@ def trials(runs: Path, task: str) -> dict[str, Any]:
 
 def compare(board: Board, task: str, again: Path, runs: tuple[Path, Path] | None) -> dict[str, Any]:
   """Compares a task's rows in two folders."""
-  one, other = rows_in(board, RAW / "leaderboard", task), rows_in(board, again, task)
+  one, other = read_task(RAW / "leaderboard", task, board.names()), read_task(again, task, board.names())
   groups = [
     summarized(task, {name: own[name] for name in one if name in other}).groups for own in (one, other)
   ]
@@ -96,11 +91,11 @@ def write(board: Board, known: Mapping[str, Any]) -> None:
     cells = [task, own["rows"], own["again"], len(own["different"]), differ]
     lines.append(f"| {' | '.join(map(str, cells))} | {'the same' if own['same_groups'] else 'others'} |")
     lines += ["", made(COMMAND.format(task), [own])]
-  found = {name: own for name in twins.names() if (own := read_raw(TWINS, Row(twins.TASK, name)))}
+  found = read_task(TWINS, twins.TASK, twins.names())
   if found:
     lines += ["", f"### `{twins.BEST}` on {twins.TASK} under two names, and made worse", ""]
     lines += ["| method | top-1 (%) | group | tuned to |", "|---|---|---|---|"]
-    rows = rows_in(board, RAW / "leaderboard", twins.TASK)
+    rows = read_task(RAW / "leaderboard", twins.TASK, board.names())
     groups = summarized(twins.TASK, rows | found).groups
     assert groups is not None
     for name in (twins.BEST, *found):
@@ -121,7 +116,7 @@ def write(board: Board, known: Mapping[str, Any]) -> None:
   ]
   lines.append("|---|---|---|---|")
   for task in board.tasks:
-    if rows := rows_in(board, RAW / "leaderboard", task):
+    if rows := read_task(RAW / "leaderboard", task, board.names()):
       name = max(rows, key=lambda one: seconds({one: rows[one]}))
       longest = f"{seconds({name: rows[name]}) / 60:.1f} ({name})"
       lines.append(f"| {task} | {len(rows)} | {seconds(rows) / 3600:.1f} | {longest} |")

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import kendalltau
 
 import fedjax_het as fh
 from benchmarks.provenance import PAGES, RAW, ROOT, made, provenance, write_tables
@@ -38,7 +39,7 @@ from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.leaderboard.board import Row, read_board
 from fedjax_het.leaderboard.budget import SEEDS
-from fedjax_het.leaderboard.raw import read_raw
+from fedjax_het.leaderboard.raw import read_task
 from fedjax_het.leaderboard.row import figures
 from fedjax_het.metrics.groups import with_the_best
 from fedjax_het.metrics.seeds import over_seeds
@@ -117,12 +118,6 @@ def text(own: Mapping[str, Any] | None, first: bool) -> str:
   return f"{'**' if first else ''}{100 * over.mean:.1f} ± {100 * (over.half or 0):.1f}{'**' if first else ''}"
 
 
-def kendall(one: Sequence[float], other: Sequence[float]) -> float:
-  """Returns Kendall's τ_b of two lists of means."""
-  x, y = (np.sign(np.subtract.outer(own, own))[np.triu_indices(len(own), 1)] for own in (one, other))
-  return float((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum()))
-
-
 def write(cells: Mapping[str, Any], methods: Sequence[str]) -> None:
   """Writes the page's tables and the picture."""
   at = {name: {one: cells.get(f"{name}/{one}") for one in methods} for name in CONDITIONS}
@@ -143,7 +138,7 @@ def write(cells: Mapping[str, Any], methods: Sequence[str]) -> None:
     beside = MANY if name == PRIVATE else "none"
     both = [one for one in compared[name] if one in compared[beside]]
     means = [[np.mean([*compared[which][one].values()]) for one in both] for which in (beside, name)]
-    tau = "–" if name == beside else f"{kendall(*means):.2f} with {beside}"
+    tau = "–" if name == beside else f"{kendalltau(*means).statistic:.2f} with {beside}"
     margin = "–" if group.margin is None else f"{100 * group.margin:.1f}"
     lines.append(f"| {name} | {len(compared[name])} | {', '.join(group.first)} | {margin} | {tau} |")
   reasons = [
@@ -199,8 +194,7 @@ def main() -> None:
   args = parser.parse_args()
   fh.prepare_cpu(1)
   board, begin = read_board(ROOT / "configs" / "leaderboard.py"), time.monotonic()
-  raw = RAW / "leaderboard"
-  rows = {name: own for name in board.names() if (own := read_raw(raw, Row(TASK, name)))}
+  rows = read_task(RAW / "leaderboard", TASK, board.names())
   methods = chosen_methods(rows)
   cells = json.loads(RAW_FILE.read_text()) if RAW_FILE.exists() else {}
   wanted = [

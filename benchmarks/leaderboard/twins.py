@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from benchmarks.provenance import RAW, ROOT
 from fedjax_het.config.cell import parse_cell
 from fedjax_het.leaderboard.board import Row, read_board, section_of
-from fedjax_het.leaderboard.raw import read_raw
+from fedjax_het.leaderboard.raw import read_task
 from fedjax_het.leaderboard.spaces import SPACES
 from fedjax_het.leaderboard.summary import Task, summarized
 from fedjax_het.methods import METHODS
@@ -24,8 +24,7 @@ _BOARD = read_board(ROOT / "configs" / "leaderboard.py")
 
 def task() -> Task:
   """Returns the rows of digits that are there, compared."""
-  rows = {name: own for name in _BOARD.names() if (own := read_raw(RAW / "leaderboard", Row(TASK, name)))}
-  return summarized(TASK, rows)
+  return summarized(TASK, read_task(RAW / "leaderboard", TASK, _BOARD.names()))
 
 
 def best() -> str:

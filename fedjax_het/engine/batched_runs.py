@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -219,14 +219,15 @@ class Members(Runs):
     )
     return pad(state)
 
-  def take_programs(self, other: Self) -> None:
-    """Takes over the programs that another engine has compiled, and shares those that either compiles.
+  def keep_programs(self, programs: dict[Any, Any]) -> None:
+    """Keeps this engine's compiled programs in `programs`, and runs those that it has instead of compiling.
 
     Args:
-      other: an engine of as many runs of the same data that differs from this one in the values of its
-        settings alone, which are arguments of the programs. A program for other shapes refuses its arguments.
+      programs: empty at first; then given to every engine of as many members with the same data and the same
+        algorithm but for the values of the settings, which are arguments of the programs. A program that was
+        compiled for other shapes refuses its arguments with a TypeError.
     """
-    self._compiled = other._compiled
+    self._compiled = programs
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
     def on_device(settings, fields, args, more):

@@ -38,7 +38,7 @@ def draw(task: Task, path: Path) -> Path:
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
   means = _means(task)
-  below = sum(mean < _floor(means) for mean in means)
+  below = sum(mean < _floor(means) for mean in means.values())
   left_out = f", {below} of them below what is shown" if below else ""
   figure.suptitle(f"{task.name}: {len(task.lines)} methods{left_out}", fontsize=12, fontweight="bold")
   figure.draw_without_rendering()  # so that the panels have their places
@@ -62,10 +62,8 @@ def _panel(
   """
   known = [own for own in at.values() if own]
   least = min(known, default=1.0) / 3.0 if ticks else 0.0
-  lines = [*task.first, *task.others]
-  best = sorted(lines, key=lambda line: -(line.mean("mean") or 0.0))[:NAMED]
-  means = dict(zip((line.method for line in task.lines), _means(task)))
-  floor = _floor([*means.values()])
+  means = _means(task)
+  best, floor = sorted(means, key=lambda method: -means[method])[:NAMED], _floor(means)
   names: list[Name] = []
   for own, colour, name, order in (
     (task.others, GREY, "worse than the best", 3), (task.first, COLORS[0], "not told apart from the best", 4),
@@ -75,7 +73,7 @@ def _panel(
     x, y = np.array(points, float).reshape(-1, 2).T
     ax.scatter(x, y, s=26, color=colour, alpha=0.75, linewidth=0, label=name, zorder=order)
     for line, place in zip(own, points):
-      if line.method in ALWAYS or line in best:
+      if line.method in (*ALWAYS, *best):
         names.append(
           (*place, f"{line.method} (0)" if ticks and at[line.method] == 0 else line.method, colour)
         )
@@ -91,14 +89,14 @@ def _panel(
   return names
 
 
-def _means(task: Task) -> list[float]:
-  """Returns the methods' means in the unit that is shown."""
-  return [shown(task.metric).factor * (line.mean("mean") or 0.0) for line in task.lines]
+def _means(task: Task) -> dict[str, float]:
+  """Returns method -> the mean of the task's metric over its seeds, in the axes' unit (% for accuracies)."""
+  return {line.method: shown(task.metric).factor * (line.mean("mean") or 0.0) for line in task.lines}
 
 
-def _floor(means: list[float]) -> float:
-  """Returns the least mean that is shown: as far below the tenth from below as 1.5 times the rest's range."""
-  low, high = np.quantile(means, 0.1), max(means)
+def _floor(means: dict[str, float]) -> float:
+  """Returns the lowest mean that the panels show: q - 1.5 (max - q), q the 10 % quantile of all means."""
+  low, high = np.quantile([*means.values()], 0.1), max(means.values())
   return float(low - 1.5 * (high - low))
 
 

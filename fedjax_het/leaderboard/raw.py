@@ -4,7 +4,7 @@ import ast
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ def path_of(folder: Path, row: Row) -> Path:
 def read_raw(folder: Path, row: Row) -> dict[str, Any] | None:
   """Returns a row's raw figures; None where they are missing or cannot be read."""
   return read_record(path_of(folder, row))
+
+
+def read_task(folder: Path, task: str, methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+  """Returns method -> the raw figures of its row on a task, of those methods whose figures are there."""
+  return {name: own for name in methods if (own := read_raw(folder, Row(task, name))) is not None}
 
 
 def write_raw(folder: Path, row: Row, found: Mapping[str, Any]) -> None:

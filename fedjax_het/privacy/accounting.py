@@ -95,7 +95,7 @@ class Rounds(NamedTuple):
 
 
 def neighbours_of(accountant: str) -> str:
-  """Returns between which sets, of clients or of records, the ε of an accountant of this name holds."""
+  """Returns how neighbouring data sets differ for the ε of an accountant, "PLD" or "Gaussian"."""
   return "add-or-remove-one" if accountant == "PLD" else "replace-one"
 
 

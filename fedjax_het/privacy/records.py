@@ -60,7 +60,7 @@ def accounting(module: str = "dp_accounting") -> Any:
 
 
 def accountant(records: Records) -> str:
-  """Returns the name of the accountant of a record's ε: "PLD" for drawn batches, else "Gaussian"."""
+  """Returns how ε is computed: "PLD" if batches are Poisson samples of the records, else "Gaussian"."""
   return "PLD" if records.capacity is not None else "Gaussian"
 
 

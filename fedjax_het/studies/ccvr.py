@@ -99,7 +99,7 @@ def drawn(key: jax.Array, moments: Moments, per_class: int) -> tuple[np.ndarray,
 
 
 def raised(z: Any, power: float) -> Any:
-  """Returns sign(z) |z|^β of features, and the features themselves for β = 1."""
+  """Returns sign(z) |z|^β of features z, elementwise, with β = `power`; for β = 1 it returns z itself."""
   return z if power == 1.0 else jnp.sign(z) * jnp.abs(z) ** power
 
 
@@ -209,7 +209,11 @@ class Calibration(Study):
       yield moments_of(features(x), np.asarray(data.y)[rows], data.num_classes)
 
   def _judge(self, apply: Callable[[PyTree, Any], jax.Array]) -> Callable[..., dict[str, jax.Array]]:
-    """Returns (parameters, data) -> the metrics of all clients' test parts, by (parameters, x) -> outputs."""
+    """Returns a function (parameters, data) -> metric -> its value on each client's test part, [K].
+
+    Args:
+      apply: (parameters, x) -> the outputs of the model that is judged.
+    """
 
     def judge(params: PyTree, data: FederatedData) -> dict[str, jax.Array]:
       def one(i: jax.Array) -> dict[str, jax.Array]:

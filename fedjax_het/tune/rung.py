@@ -14,7 +14,6 @@ import numpy as np
 from fedjax_het.config.plan import plan
 from fedjax_het.config.values import with_values
 from fedjax_het.engine.base import Runs
-from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.engine.run import chunks, honest, summarize
 from fedjax_het.engine.state import State
@@ -73,7 +72,7 @@ def on_validation(engine: Runs, state: State) -> Evaluations:
 def train(
   config: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], rung: Rung, where: Where,
   member_batch: int | None, checkpoint_seconds: float, progress: Progress, stop: StopRequest,
-  engines: dict[int, Members],
+  programs: dict[int, dict[Any, Any]],
 ) -> Judged:  # fmt: skip
   """Trains trials from a rung's beginning, or its newest checkpoint, to its end, and judges them.
 
@@ -86,8 +85,8 @@ def train(
     checkpoint_seconds: the most seconds between two checkpoints.
     progress: shows the study's rounds.
     stop: what was asked by a signal.
-    engines: number of trials -> the engine that trained as many before, whose programs are used again; this
-      call's is added.
+    programs: number of trials -> the compiled programs of as many, which later calls use again; this call
+      adds its own.
 
   Raises:
     SettingError: the validation rows give no value of the headline metric, or a checkpoint is gone.
@@ -97,7 +96,7 @@ def train(
   fields = {path: [values[path] for values in trials] for path in trials[0]}
   sweep = Sweep(Workdir(rung.folder), [*map(dict, trials)], plans, [], {"sweep": fields})
   engine, experiments, _ = build_members(sweep, where, member_batch)
-  engine.take_programs(engines.setdefault(len(trials), engine))
+  engine.keep_programs(programs.setdefault(len(trials), {}))
   engine.doing = progress.doing
   state = engine.init(jnp.stack([one.key for one in experiments]))
   steps, gone = np.zeros(len(trials), int), np.zeros(len(trials), bool)

@@ -16,7 +16,6 @@ import jax
 from fedjax_het.config.plan import written
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import with_values
-from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.errors import NonFiniteLoss, SettingError, check_range
 from fedjax_het.experiment.build import build
@@ -194,7 +193,7 @@ class Study:
   ) -> None:  # fmt: skip
     """Trains all batches that are not done, from where an earlier start left them."""
     done, begun = 0, False
-    engines: dict[int, Members] = {}
+    programs: dict[int, dict[Any, Any]] = {}
     for number, batch in enumerate(self._batches):
       for trial in range(len(self._study.trials), batch.stop):
         self._ask(trial)
@@ -219,7 +218,7 @@ class Study:
             begun = True
           values = [self._study.trials[trial].params for trial in alive]
           found = train(
-            self._config, values, rung, where, member_batch, checkpoint_seconds, progress, stop, engines
+            self._config, values, rung, where, member_batch, checkpoint_seconds, progress, stop, programs
           )
           self._report(alive, rung.end, found.metric, found.values, found.steps)
           chosen = better_half(found.values, self._maximize)
