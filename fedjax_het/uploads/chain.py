@@ -4,6 +4,9 @@ Error feedback (Karimireddy et al., ICML 2019; Basu et al., Qsparse-local-SGD, N
 compressor that asks for it and the compressors directly after it, together C. With the client's error e,
 
     x = Δ + e,     C(x) is sent,     e <- x - C(x),     so that  Σ_t C(x_t) + e_T = Σ_t Δ_t.
+
+After a sparse transform that is not covered, C is given x with zeros for the numbers that are not sent now,
+whose part of e waits until they are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,7 +74,10 @@ def with_feedback(compressor: Upload) -> Upload:
   def encode(key, difference, state, way):
     own, error = state
     wanted = [leaf + lost for leaf, lost in zip(difference, error)]
-    decoded, own = compressor.encode(key, wanted, own, way)
+    given = wanted
+    if way.sent is not None:  # e also has numbers that are left out now, and were sent in an earlier round
+      given = [jnp.where(mask, leaf, 0.0) for mask, leaf in zip(way.sent, wanted)]
+    decoded, own = compressor.encode(key, given, own, way)
     return decoded, (own, [leaf - sent for leaf, sent in zip(wanted, decoded)])
 
   def init(zeros):
@@ -226,7 +232,7 @@ def transformed(client: ClientUpdate, transforms: Sequence[Upload]) -> ClientUpd
     return training._replace(start=start, run_steps=run_steps, finish=finish)
 
   def seeing_own(function, place):
-    """Returns a function that receives the method's own state at a place among its arguments."""
+    """Returns a function that receives the method's own state, or those of all clients, at this argument."""
     if function is None:
       return None
     return lambda *args: function(*args[:place], own(args[place]), *args[place + 1 :])
@@ -241,7 +247,10 @@ def transformed(client: ClientUpdate, transforms: Sequence[Upload]) -> ClientUpd
     loss=seeing_own(client.loss, 1),
     personalize=seeing_own(client.personalize, 1),
     first_pass=seeing_own(client.first_pass, 2),
-    studies=client.studies._replace(line=seeing_own(client.studies.line, 1)),
+    studies=client.studies._replace(
+      line=seeing_own(client.studies.line, 1), membership=seeing_own(client.studies.membership, 1),
+      groups=seeing_own(client.studies.groups, 2), graph=seeing_own(client.studies.graph, 2),
+    ),
     needs=client.needs._replace(  # rounding and errors lengthen an upload
       upload_norm=None, upload_bits=lambda upload: bits_of(client, chain, upload)
     ),

@@ -56,6 +56,6 @@ def quantize(
 
   def cost(wire: Wire) -> Wire:
     scales = -(-wire.size // (block or wire.size))
-    return wire._replace(bits=min(bits, wire.bits), more=wire.more + 32 * scales)
+    return wire._replace(bits=bits, more=wire.more + 32 * scales)
 
   return Upload(encode, "quantize", cost, compresses=True)

@@ -14,7 +14,7 @@ from fedjax_het import uploads
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment.traffic import traffic
 from fedjax_het.parts import Way, Wire
-from fedjax_het.uploads.chain import grouped
+from fedjax_het.uploads.chain import Kept, grouped
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
 KEY, DRAWS = jax.random.key(3), 4000
@@ -159,6 +159,23 @@ def test_one_error_for_a_run_of_compressors_and_none_for_noise():
   assert [one.init is not None for one in groups] == [False, True, False, True]
 
 
+def test_errors_of_numbers_that_are_left_out_wait():
+  """Signs with an error behind random numbers, beside NumPy: errors of the others are kept."""
+  chain = uploads.chained(grouped([uploads.random_k(0.2, False), uploads.sign()]))
+  state, error = chain.init([jnp.zeros(35)]), np.zeros(35)
+  for t in range(20):
+    difference, key = np.float32(np.random.default_rng(t).normal(size=35)), jax.random.fold_in(KEY, t)
+    (found,), state = encoded(chain, [jnp.asarray(difference)], key, state, chain.shared)
+    found = np.asarray(found, np.float64)
+    sent = found != 0
+    x = np.where(sent, 5.0 * difference + error, 0.0)
+    signs = np.abs(x).sum() / sent.sum() * np.where(x < 0, -1, 1)
+    np.testing.assert_allclose(found, np.where(sent, signs, 0.0), rtol=1e-4, err_msg=str(t))
+    error = np.where(sent, x - found, error)
+    np.testing.assert_allclose(jax.tree.leaves(state)[0], error, rtol=1e-4, atol=1e-4)
+    assert sent.sum() == 7
+
+
 def test_what_a_sparse_transform_leaves_out_stays_out():
   chain = uploads.chained([uploads.top_k(0.2, False), uploads.sign(False), uploads.gaussian(0.1)])
   (found, *_), _ = encoded(chain, tensors(), state=((),) * 3, shared=chain.shared)
@@ -180,6 +197,7 @@ WIRES = {  # chain -> bits of a tensor of 1000 numbers
   "random_k": (lambda: [uploads.random_k(0.1)], 100 * 32 + 32),
   "quantize": (lambda: [uploads.quantize(4)], 4000 + 32),
   "quantize, blocks": (lambda: [uploads.quantize(8, 300)], 8000 + 4 * 32),
+  "quantize, more bits": (lambda: [uploads.quantize(4), uploads.quantize(8)], 8000 + 64),
   "sign": (lambda: [uploads.sign()], 1000 + 32),
   "top_k, quantize": (lambda: [uploads.top_k(0.01), uploads.quantize()], 10 * (10 + 8) + 32),
   "top_k, sign": (lambda: [uploads.top_k(0.01), uploads.sign()], 10 * (10 + 1) + 32),
@@ -225,6 +243,21 @@ def test_what_does_nothing_is_left_out():
   nothing = [uploads.clip(math.inf), uploads.gaussian(0.0), uploads.top_k(1.0), uploads.random_k(1.0)]
   assert fh.federated(client, uploads=nothing).client == client
   assert fh.federated(client, uploads=[*nothing, uploads.sign()]).client != client
+
+
+def test_studies_see_the_methods_own_state():
+  """Not the errors beside it: those of one client, or those of all."""
+  own = lambda place: lambda *args: args[place]  # noqa: E731
+  places = {"line": 1, "membership": 1, "groups": 2, "graph": 2}
+  client = fh.fedavg(linear(), **LOCAL)
+  client = client._replace(
+    studies=client.studies._replace(**{name: own(place) for name, place in places.items()})
+  )
+  studies = fh.federated(client, uploads=[uploads.top_k(0.5)]).client.studies
+  for name, place in places.items():
+    args = [None] * 5
+    args[place] = Kept("own", "errors")
+    assert getattr(studies, name)(*args) == "own", name
 
 
 REFUSED = {
