@@ -48,6 +48,16 @@ class Evaluations:
     several = next(iter(self.test.personalized.values())).shape[-1] > 1
     return self.valid if several and self.valid is not None else self.test
 
+  def of_honest(self, seen: Evaluation) -> Evaluation:
+    """Returns another evaluation of the run's clients, NaN for the dishonest ones."""
+    return seen if self.dishonest is None else only(seen, ~self.dishonest)
+
+
+def only(seen: Evaluation, which: np.ndarray) -> Evaluation:
+  """Returns an evaluation that is NaN for all but some clients, bool [..., K]."""
+  own = {name: np.where(which[..., None], values, np.nan) for name, values in seen.personalized.items()}
+  return Evaluation(own, {name: np.where(which, values, np.nan) for name, values in seen.global_.items()})
+
 
 def without_attackers(evaluations: Evaluations, who: np.ndarray) -> Evaluations:
   """Returns the evaluations of the honest clients, and those of the dishonest ones as `attackers`.
@@ -56,11 +66,6 @@ def without_attackers(evaluations: Evaluations, who: np.ndarray) -> Evaluations:
     evaluations: of all clients, of one run or of several, with leading axes.
     who: which clients are dishonest, bool [..., K].
   """
-
-  def only(seen: Evaluation, which: np.ndarray) -> Evaluation:
-    own = {name: np.where(which[..., None], values, np.nan) for name, values in seen.personalized.items()}
-    return Evaluation(own, {name: np.where(which, values, np.nan) for name, values in seen.global_.items()})
-
   return dataclasses.replace(
     evaluations, test=only(evaluations.test, ~who), attackers=only(evaluations.test, who),
     valid=evaluations.valid and only(evaluations.valid, ~who), dishonest=who,

@@ -18,9 +18,10 @@ def missing_rounds(run: Workdir, plan: Plan, rounds_done: int) -> list[int]:
 
 
 def with_nan(tree: Any) -> Any:
-  """Replaces null in lists of a stored summary by NaN."""
+  """Replaces null in a stored summary by NaN, in lists and in figures over the clients, which have `mean`."""
   if isinstance(tree, dict):
-    return {name: with_nan(own) for name, own in tree.items()}
+    figures = "mean" in tree and not isinstance(tree["mean"], list)
+    return {name: np.nan if own is None and figures else with_nan(own) for name, own in tree.items()}
   return [np.nan if own is None else with_nan(own) for own in tree] if isinstance(tree, list) else tree
 
 

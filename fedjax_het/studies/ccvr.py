@@ -174,24 +174,28 @@ class Calibration(Study):
     broadcast = jax.tree.map(np.asarray, now.broadcast())
     if now.diverged:
       return {}
+    assert now.evaluations is not None
+    liars = now.evaluations.dishonest
     client, data, settings = self.run.algorithm.client, self.run.data, self.settings
     model = client.studies.model
     assert client.global_model is not None
     params, stats = model.split(jax.tree.map(np.asarray, client.global_model(broadcast)))
     power = settings["power"]
 
-    def features(params: PyTree, x: Any) -> jax.Array:
-      return raised(with_features(model).logits(params, x).features, power)
+    def features(joined: PyTree, x: Any) -> jax.Array:
+      return raised(with_features(model).logits(joined, x).features, power)
 
     seen = jax.jit(lambda x: features(model.joined(params, stats), x))
     found = pooled(self._of_clients(in_blocks(lambda x: seen(as_read(x, data.scale)))))
     z, y = drawn(jax.random.fold_in(self.run.key, DRAWS), found, settings["per_class"])
     head = jax.jit(lambda own, z, y: calibrated(own, z, y, **settings))(linear_head(model)(params), z, y)
-    after = (
-      client.apply if power == 1.0 else lambda params, x: linear_head(model)(params)(features(params, x))
-    )
+
+    def on_powers(joined: PyTree, x: Any) -> jax.Array:
+      return linear_head(model)(model.split(joined).params)(features(joined, x))
+
+    after = client.apply if power == 1.0 else on_powers
     told = {
-      name: judged(jax.jit(self._judge(apply))(model.joined(own, stats), data), client.task.headline)
+      name: judged(jax.jit(self._judge(apply))(model.joined(own, stats), data), client.task.headline, liars)
       for name, apply, own in (
         ("before", client.apply, params), ("after", after, with_head(model, params, head)),
       )
@@ -234,7 +238,14 @@ class Calibration(Study):
     return Text(f"\nglobal model, its last layer calibrated: {named(metric)} {ends[0]} -> {ends[1]}")
 
 
-def judged(found: Mapping[str, Any], first: Any) -> dict[str, Any]:
-  """Returns the figures over the clients of each metric, [K], the headline's first."""
+def judged(found: Mapping[str, Any], first: Any, liars: np.ndarray | None = None) -> dict[str, Any]:
+  """Returns the figures over the clients of each metric, [K], the headline's first.
+
+  Args:
+    found: metric -> values, [K].
+    first: names of the metrics that come first.
+    liars: which clients are dishonest, bool [K], whom no figure counts; None for none.
+  """
   names = sorted(found, key=lambda name: (name not in first, name))
-  return summarize_all({name: np.asarray(found[name], np.float64) for name in names})
+  away = False if liars is None else liars
+  return summarize_all({name: np.where(away, np.nan, np.asarray(found[name], np.float64)) for name in names})

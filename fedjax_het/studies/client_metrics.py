@@ -22,7 +22,7 @@ from fedjax_het.metrics.fairness import left_out_of_models, weighted_of_models
 from fedjax_het.metrics.fairness import summarize as over_clients
 from fedjax_het.studies.late import WHAT, marked
 from fedjax_het.studies.plots import GREY, axis_label, decorate, plain, reading, save, spelled, styles
-from fedjax_het.studies.stored import arrays_of
+from fedjax_het.studies.stored import arrays_of, write_arrays
 from fedjax_het.studies.study import Curve, Moment, Study, series
 from fedjax_het.studies.text import named, number
 
@@ -41,7 +41,7 @@ def write_clients(folder: Path, evaluations: Evaluations, names: Sequence[str] =
   }
   if names:
     every["names"] = np.array(names)
-  np.savez_compressed(folder / FILE, **every)
+  write_arrays(folder / FILE, **every)
 
 
 def read_clients(folder: Path) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:

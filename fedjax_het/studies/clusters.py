@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -18,6 +19,7 @@ from fedjax_het.engine.round import RoundInfo
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.plots import GREY, colours_of, decorate, save
 from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.text import percent, rounded
 
 MANY = 100  # largest number of clients whose clusters are recorded one by one
 NAMED = 12  # up to this many clusters, a legend names them
@@ -55,7 +57,7 @@ class Clusters(Study):
       return {}
     weights = self._weights(now)
     found = report(weights, self.run.hidden)
-    own = np.nan_to_num(weights, nan=-1.0).argmax(1)
+    own = clusters_of(weights)
     if self._before is not None:
       found["moved"] = float(np.mean(own != np.array(self._before)))
     self._before = own.tolist()
@@ -84,7 +86,7 @@ class Clusters(Study):
     sizes = ", ".join(map(str, found["sizes"][:NAMED])) + (", ..." if len(found["sizes"]) > NAMED else "")
     told = f"clusters of {sizes} clients"
     if "purity" in found:
-      told += f"; {100 * found['purity']:.1f} % pure, Rand index {found['rand']:.2f}"
+      told += f"; {percent(found['purity'])} pure, Rand index {rounded(found['rand'], '.2f')}"
     return Text(told)
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
@@ -127,29 +129,44 @@ def memberships(client: ClientUpdate) -> ClientUpdate:
   )  # fmt: skip
 
 
+def clusters_of(weights: ArrayLike) -> np.ndarray:
+  """Returns the group that each client belongs to most, int [K], of w [K, M]; -1 for a client of none.
+
+  A group that does not exist has NaN for every client. A client is in no group if its weights for the others
+  are NaN, as after a loss that is NaN.
+  """
+  w = np.asarray(weights, np.float64)
+  nowhere = np.isnan(w[:, ~np.isnan(w).all(0)]).any(1) | np.isnan(w).all(1)
+  return np.where(nowhere, -1, np.nan_to_num(w, nan=-1.0).argmax(1))
+
+
 def report(weights: ArrayLike, hidden: ArrayLike | None = None) -> dict[str, Any]:
   """Describes the clusters of clients, where client i belongs to group m by w_im.
 
-  The last groups may not exist, whose weights are NaN; they are left out.
-  `sizes` are the numbers of clients whose largest weight is that of each group, `sure` the mean of the
-  largest weights, `of` each client's group, for up to a hundred clients. With the hidden clusters h, `purity`
-  is Σ_m max_h n_mh / K and `rand` is `adjusted_rand`.
+  The last groups may not exist, whose weights are NaN; they are left out. `of` is each client's group, see
+  `clusters_of`, for up to a hundred clients. The other figures are of the clients that are in a group.
+  `sizes` are the numbers of clients whose largest weight is that of each group, `sure` is the mean of the
+  largest weights. With the hidden clusters h, `purity` is Σ_m max_h n_mh / Σ_m n_m and `rand` is
+  `adjusted_rand`. All but `sizes` and `of` are NaN where no client is in a group.
 
   Args:
     weights: w, [K, M].
     hidden: the hidden cluster of each client, int [K]; None if it is not known.
   """
   w = np.asarray(weights, np.float64)
-  w = w[:, ~np.isnan(w).any(0)]
-  own = w.argmax(1)
+  every, groups = clusters_of(w), int((~np.isnan(w).all(0)).sum())
+  there = every >= 0
+  own, none = every[there], float("nan")
   found: dict[str, Any] = {
-    "sizes": np.bincount(own, minlength=w.shape[1]).tolist(), "sure": float(w.max(1).mean())
-  }  # fmt: skip
-  if len(own) <= MANY:
-    found["of"] = own.tolist()
+    "sizes": np.bincount(own, minlength=groups).tolist(),
+    "sure": float(w[there, own].mean()) if len(own) else none,
+  }
+  if len(every) <= MANY:
+    found["of"] = every.tolist()
   if hidden is not None:
-    table = crossed(own, hidden)
-    found |= {"purity": float(table.max(1).sum() / len(own)), "rand": adjusted_rand(own, hidden)}
+    truth = np.asarray(hidden)[there]
+    pure = crossed(own, truth).max(1).sum() / len(own) if len(own) else none
+    found |= {"purity": float(pure), "rand": adjusted_rand(own, truth) if len(own) else none}
   return found
 
 
@@ -189,8 +206,8 @@ def plot_clusters(
     rounds: rounds of the evaluations, [R].
     sizes: numbers of clients in each cluster, [R, M].
     path: the PNG to write, which is returned; its folder is created if missing.
-    of: each client's cluster, int [R, K]: a row for each client, sorted by hidden cluster, then by the last
-      one. None draws the sizes alone.
+    of: each client's cluster, int [R, K], -1 for none, in grey: a row for each client, sorted by hidden
+      cluster, then by the last one. None draws the sizes alone.
     hidden: the hidden cluster of each client, int [K], marked beside the rows.
     title: the figure's title.
   """
@@ -207,7 +224,8 @@ def plot_clusters(
     own = np.asarray(of)
     truth = np.zeros(own.shape[1], int) if hidden is None else np.asarray(hidden)
     order = np.lexsort((own[-1], truth))
-    axes.imshow(palette[own[:, order].T], aspect="auto", interpolation="nearest")
+    colours = np.vstack([palette, [to_rgba(GREY)]])  # -1 is the last
+    axes.imshow(colours[own[:, order].T], aspect="auto", interpolation="nearest")
     axes.set_ylabel("client" if hidden is None else "client, by hidden cluster")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     if hidden is not None:

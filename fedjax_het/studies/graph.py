@@ -15,7 +15,9 @@ from fedjax_het.data.clients import label_counts
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.studies.mixture import entropy
 from fedjax_het.studies.plots import save
+from fedjax_het.studies.stored import write_arrays
 from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.text import percent
 
 FILE, PICTURE = "graph.npz", "graph.png"
 
@@ -46,7 +48,7 @@ class Graph(Study):
       return {}
     weights = self._weights(now)
     if self.run.writes:
-      np.savez_compressed(self.run.folder / FILE, weights=np.float32(weights), order=self._order())
+      write_arrays(self.run.folder / FILE, weights=np.float32(weights), order=self._order())
     return {"graph": report(weights, self.run.hidden)}
 
   def _weights(self, now: Moment) -> np.ndarray:
@@ -68,8 +70,8 @@ class Graph(Study):
     found = summary.get("graph")
     if not found:
       return None
-    inside = f", {100 * found['inside']:.1f} % of the rest of its hidden cluster" if "inside" in found else ""
-    return Text(f"mixing graph: a client takes {100 * found['self']:.1f} % of itself{inside}")
+    inside = f", {percent(found['inside'])} of the rest of its hidden cluster" if "inside" in found else ""
+    return Text(f"mixing graph: a client takes {percent(found['self'])} of itself{inside}")
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns the curves of what a client takes of itself and, where known, of its hidden cluster."""

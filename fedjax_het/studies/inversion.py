@@ -31,7 +31,9 @@ from fedjax_het.models import Model
 from fedjax_het.parts import Algorithm, ClientUpdate, Context
 from fedjax_het.settings import Count, NonNegative, Positive, Whole, checked
 from fedjax_het.studies.plots import save
+from fedjax_het.studies.stored import write_arrays
 from fedjax_het.studies.study import Moment, Options, Study, Watched
+from fedjax_het.studies.text import rounded
 from fedjax_het.tasks.task import mean_loss
 
 PyTree = Any
@@ -181,7 +183,7 @@ class Inversion(Study):
     key = jax.random.fold_in(run.key, 54)
     found = attacked(key, run.algorithm, run.model, run.data, now.state(), **own)
     if run.writes:
-      np.savez_compressed(run.folder / FILE, **found._asdict())
+      write_arrays(run.folder / FILE, **found._asdict())
     figures = {"objective": found.objective, "mse": found.mse, "psnr": found.psnr}
     return {"inversion": {"examples": own["examples"], **figures}}
 
@@ -189,9 +191,10 @@ class Inversion(Study):
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:
     """Returns a terminal line with how near the attacker came."""
     found = summary.get("inversion")
-    if not found or found["psnr"] is None:
+    if not found:
       return None
-    return Text(f"gradient inversion: {found['psnr']:.1f} dB, {found['examples']} images of one upload")
+    psnr = rounded(found["psnr"], ".1f")
+    return Text(f"gradient inversion: {psnr} dB, {found['examples']} images of one upload")
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Draws inversion.png from inversion.npz."""

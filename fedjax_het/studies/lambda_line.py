@@ -47,7 +47,8 @@ class LambdaLine(Study):
     statistics = {"statistics": "own"} if "personalize" in client.needs.sees_data else {}
     if len(client.studies.lambdas) > 1:
       return {"lambda": lambda_report(client.studies.lambdas, now.evaluations) | statistics}
-    return {"lambda": own_report(GRID, now.evaluate(between_endpoints), now.evaluations) | statistics}
+    line = now.evaluations.of_honest(now.evaluate(between_endpoints))
+    return {"lambda": own_report(GRID, line, now.evaluations) | statistics}
 
   @classmethod
   def rows(cls, summary: Mapping[str, Any]) -> RenderableType | None:

@@ -35,7 +35,7 @@ from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate
 from fedjax_het.studies.plane import check_others, others_of, plane_through, squared_norms
 from fedjax_het.studies.plots import GREY, save
-from fedjax_het.studies.stored import arrays_of, short
+from fedjax_het.studies.stored import arrays_of, short, write_arrays
 from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import number
 from fedjax_het.tasks import Task
@@ -249,7 +249,7 @@ class Landscape(Study):
       settings["others"] = others_of(run.model, settings["others"])
       corners = {"models": plane_through(broadcast.params, settings["others"])[1]}
     line, losses = loss_surface(key, client.task, apply, broadcast.params, run.data, **settings)
-    np.savez(run.folder / FILE, line=line, losses=losses, **corners)  # type: ignore[arg-type]
+    write_arrays(run.folder / FILE, line=line, losses=losses, **corners)
     center, part = len(line) // 2, settings["part"]
     rows = len(rows_of(run.data, part))
     return {

@@ -22,6 +22,7 @@ from fedjax_het.parts import Algorithm, ClientUpdate
 from fedjax_het.privacy.membership import Observed, attack_figures, confidence, lira
 from fedjax_het.settings import Choice, checked
 from fedjax_het.studies.study import Moment, Options, Study, Watched
+from fedjax_het.studies.text import percent
 from fedjax_het.tasks.task import or_one
 
 FILE = "membership.npz"
@@ -105,8 +106,7 @@ class Membership(Study):
     table = Table("membership by loss", "AUC", "TPR at 1 % FPR", "TPR at 0.1 % FPR", box=None)
     for model in ("global", "personalized"):
       if model in found:
-        values = [found[model][name] for name in ("auc", "tpr_1", "tpr_01")]
-        table.add_row(model, *("-" if own is None else f"{100 * own:.1f} %" for own in values))
+        table.add_row(model, *(percent(found[model][name]) for name in ("auc", "tpr_1", "tpr_01")))
     return table
 
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from fedjax_het.studies.plots import colours_of, plain
+from fedjax_het.studies.stored import write_arrays
 from fedjax_het.studies.study import Study, Watched
 
 MOST_BARS = 40
@@ -46,7 +47,7 @@ class Partition(Study):
   def _write(self) -> None:
     counts = counts_of(self.run.parts, self._labels, self.run.data.num_classes)
     names = {name: np.array(own) for name, own in self._names.items() if own}
-    np.savez_compressed(self.run.folder / FILE, counts=counts, **names)  # type: ignore[arg-type]
+    write_arrays(self.run.folder / FILE, counts=counts, **names)
 
   def draw_first(self) -> None:
     """Draws partition.png."""

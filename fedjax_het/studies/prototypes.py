@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from rich.console import RenderableType
@@ -14,7 +15,9 @@ from rich.text import Text
 
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.studies.plots import GREY, colours_of, save
+from fedjax_het.studies.stored import arrays_of, write_arrays
 from fedjax_het.studies.study import Curve, Moment, Study, Watched, series
+from fedjax_het.studies.text import rounded
 
 FILE, PICTURE = "prototypes.npz", "prototypes.png"
 
@@ -40,13 +43,17 @@ class Prototypes(Study):
     return run.algorithm.client.studies.prototypes is not None
 
   def resume(self, rounds_done: int, checkpoint_state: Any) -> None:
-    """Reads what prototypes.npz has of the finished rounds."""
+    """Reads what prototypes.npz has of the finished rounds; a damaged file begins anew, with a warning."""
     path = self.run.folder / FILE
-    if rounds_done and path.exists():
-      with np.load(path) as file:
-        count = int((file["rounds"] <= rounds_done).sum())
-        self._rounds = file["rounds"][:count].tolist()
-        self._mean, self._known = [*file["mean"][:count]], [*file["known"][:count]]
+    if not rounds_done or not path.exists():
+      return
+    file = arrays_of(path)
+    if {"rounds", "mean", "known"} <= {*file}:
+      count = int((file["rounds"] <= rounds_done).sum())
+      self._rounds = file["rounds"][:count].tolist()
+      self._mean, self._known = [*file["mean"][:count]], [*file["known"][:count]]
+    else:
+      logging.warning("%s is damaged, and will hold only evaluations after round %d.", path, rounds_done)
 
   def watch(self, infos: RoundInfo, now: Moment) -> dict[str, Any]:
     """Writes an evaluation's prototypes, and returns {"prototypes": report}."""
@@ -63,9 +70,9 @@ class Prototypes(Study):
     self._mean.append(mean)
     self._known.append(known)
     if self.run.writes:
-      np.savez_compressed(
-        self.run.folder / FILE, rounds=self._rounds, mean=np.stack(self._mean), known=np.stack(self._known)
-      )
+      path = self.run.folder / FILE
+      mean, known = np.stack(self._mean), np.stack(self._known)
+      write_arrays(path, rounds=np.array(self._rounds), mean=mean, known=known)
     return {"prototypes": found}
 
   def section(self, now: Moment) -> dict[str, Any]:
@@ -85,7 +92,8 @@ class Prototypes(Study):
     found = summary.get("prototypes")
     if not found:
       return None
-    return Text(f"prototypes of {found['known']} classes, the nearest two {found['apart']:.3g} apart")
+    apart = rounded(found["apart"], ".3g")
+    return Text(f"prototypes of {found['known']} classes, the nearest two {apart} apart")
 
   def curves(self, lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Returns the curves of how far prototypes are apart and how far they moved, in one panel."""

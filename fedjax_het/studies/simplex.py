@@ -55,7 +55,7 @@ class SimplexMap(Study):
     if self._count not in DIVISIONS or now.diverged:
       return {}
     metric, alphas = now.evaluations.headline, grid(self._count, DIVISIONS[self._count])
-    values = now.evaluate(on_grid(self._count)).personalized[metric]
+    values = now.evaluations.of_honest(now.evaluate(on_grid(self._count))).personalized[metric]
     own = np.asarray(self._simplex.clusters)
     clusters, sizes = np.unique(own, return_counts=True)
     largest = clusters[np.argsort(-sizes, kind="stable")][:MOST_CLUSTERS]

@@ -30,8 +30,9 @@ from fedjax_het.studies.downstream import (
 from fedjax_het.studies.features import Features, classifier_features, read_inception
 from fedjax_het.studies.frechet import frechet_distance, kernel_distance
 from fedjax_het.studies.samples import animate, plot_samples, sample_files
+from fedjax_het.studies.stored import write_arrays
 from fedjax_het.studies.study import Curve, Moment, Options, Study, Watched, series
-from fedjax_het.studies.text import MISSING, number, spread
+from fedjax_het.studies.text import number, rounded, spread
 
 
 class Synthetic(Study):
@@ -99,9 +100,7 @@ class Synthetic(Study):
       return {}
     x, y = map(np.asarray, self._synthesize(self._key, broadcast))
     self._folder.mkdir(exist_ok=True)
-    partial = self._folder / f".{now.round:06d}.npz"
-    np.savez_compressed(partial, x=x, y=y)
-    partial.replace(self._folder / f"{now.round:06d}.npz")
+    write_arrays(self._folder / f"{now.round:06d}.npz", x=x, y=y)
     if self._judge is None:
       return {}
     source = self.run.source
@@ -246,11 +245,10 @@ def synthetic_table(found: Mapping[str, Any]) -> RenderableType:
   if learner.get("official") is not None:
     figures = (number(own["official"], "top1") for own in (learner, known))
     table.add_row("top-1 on the official test set (%)", *figures)
-  known_distances = [distance[name] for name in ("synthetic", "real")]
-  apart = (MISSING if own is None or np.isnan(own) else f"{own:.3g}" for own in known_distances)
+  apart = (rounded(distance[name], ".3g") for name in ("synthetic", "real"))
   table.add_row("distance within a class", *apart)
   if "frechet" in found:
-    figures = (f"{own['frechet']:.2f}, {own['kernel']:.4f}" for own in (found, real))
+    figures = (f"{rounded(own['frechet'], '.2f')}, {rounded(own['kernel'], '.4f')}" for own in (found, real))
     table.add_row("Fréchet, kernel distance", *figures)
     table.add_row("  in the features of", found["features"])
   text = f"\n{found['examples']} synthetic examples, and a {learner['model']} trained on them alone"

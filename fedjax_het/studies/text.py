@@ -16,6 +16,16 @@ def number(value: float | None, metric: str) -> str:
   return f"{100 * value:.2f}" if shown(metric).unit == "%" else f"{value:.4f}"
 
 
+def rounded(value: float | None, form: str) -> str:
+  """Formats a number by a format such as ".3g"; NaN, and None in a stored summary, become a dash."""
+  return MISSING if value is None or math.isnan(value) else format(value, form)
+
+
+def percent(share: float | None) -> str:
+  """Formats a share in percent with its unit; NaN, and None in a stored summary, become a dash."""
+  return MISSING if share is None or math.isnan(share) else f"{100 * share:.1f} %"
+
+
 def spread(figures: float | Mapping[str, Any], metric: str = "top1", unit: bool = False) -> str:
   """Formats a value of `metric`, with its std if given, and with its unit if requested."""
   mean, std = (figures.get("mean"), figures.get("std")) if isinstance(figures, Mapping) else (figures, None)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from changed_configs import with_values
+from flax import linen as nn
 from small_parts import CLASSES, federation, mlp
 
 import fedjax_het as fh
@@ -111,6 +112,11 @@ def test_a_run_reports_before_and_after(tmp_path):
   assert own["after"]["top1"]["mean"] > own["before"]["top1"]["mean"]
 
 
+def moment(broadcast, liars=None):
+  seen = SimpleNamespace(dishonest=liars)
+  return SimpleNamespace(broadcast=lambda: broadcast, diverged=False, evaluations=seen)
+
+
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_the_whole_study_by_hand(power):
   """The last layer is trained on powers of the features, and the calibrated model has them before it."""
@@ -121,7 +127,8 @@ def test_the_whole_study_by_hand(power):
   settings = {"per_class": 6, "steps": 4, "lr": 0.3, "power": power}
   config = SimpleNamespace(studies={"ccvr": settings})
   study.run = SimpleNamespace(algorithm=fh.federated(client), data=data, key=key, config=config)
-  found = study.section(SimpleNamespace(broadcast=lambda: broadcast, diverged=False))["ccvr"]
+  liars = np.array([False, False, True, False]) if power == 1.0 else None
+  found = study.section(moment(broadcast, liars))["ccvr"]
 
   params = jax.tree.map(np.asarray, broadcast.params)
 
@@ -138,11 +145,32 @@ def test_the_whole_study_by_hand(power):
   for name, (kernel, bias), raise_ in (("before", plain, 1.0), ("after", head, power)):
     right = []
     for i in range(data.num_clients):
+      if liars is not None and liars[i]:  # its examples are read, and it is not judged
+        continue
       own = data.test.rows(np.array([i]))
       h = np.tanh(x[own] @ params["fc1"]["kernel"] + params["fc1"]["bias"])
       logits = np.sign(h) * np.abs(h) ** raise_ @ np.asarray(kernel) + np.asarray(bias)
       right.append((logits.argmax(1) == y[own]).mean() if len(own) else np.nan)
     assert found[name]["top1"]["mean"] == pytest.approx(np.nanmean(right), abs=1e-6), name
+
+
+class Normalised(nn.Module):
+  """A small network with running statistics."""
+
+  @nn.compact
+  def __call__(self, x, train: bool):
+    h = nn.BatchNorm(use_running_average=not train)(nn.Dense(6)(x))
+    return nn.Dense(CLASSES, name="head")(nn.relu(h))
+
+
+def test_a_model_with_running_statistics_is_judged_on_powers_of_its_features():
+  model = fh.models.from_flax(Normalised(), (4,), CLASSES, head=("head",))
+  client, data = fh.fedavg(model, lr=0.1), federation((9, 8))
+  broadcast = client.init_broadcast(jax.random.key(0))
+  config = SimpleNamespace(studies={"ccvr": {"per_class": 2, "steps": 1, "lr": 1e-9, "power": 1 - 1e-6}})
+  run = SimpleNamespace(algorithm=fh.federated(client), data=data, key=jax.random.key(3), config=config)
+  found = Calibration(run).section(moment(broadcast))["ccvr"]
+  assert found["after"]["loss"]["mean"] == pytest.approx(found["before"]["loss"]["mean"], rel=1e-3)
 
 
 def test_signs_stay_under_a_power():

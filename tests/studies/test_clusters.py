@@ -36,6 +36,22 @@ def test_the_report_by_hand():
   assert report(later, HIDDEN) == found
 
 
+def test_a_client_whose_weights_are_no_numbers_is_in_no_cluster(tmp_path):
+  weights, lost = np.eye(3)[[0, 1, 1, 2]], np.array([False, False, True, False])
+  weights[lost] = np.nan
+  found = report(weights, [0, 1, 1, 1])
+  assert found["of"] == [0, 1, -1, 2] and found["sizes"] == [1, 1, 1] and found["sure"] == 1.0
+  assert found["purity"] == 1.0 and found["rand"] == report(weights[~lost], [0, 1, 1])["rand"]
+  none = report(np.full((2, 3), np.nan), [0, 1])
+  assert none["of"] == [-1, -1] and none["sizes"] == [] and np.isnan([none["sure"], none["purity"]]).all()
+  study = Clusters(run_of(tmp_path, lambda broadcast, server, clients: broadcast))
+  study.resume(0, None)
+  lines = [{"round": n, **study.watch(None, moment(weights))} for n in (1, 2)]
+  assert lines[1]["clusters"]["moved"] == 0.0
+  study.draw(lines, {})
+  assert is_png(tmp_path / "clusters.png")
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_the_rand_index_is_scikit_learns(pairs):

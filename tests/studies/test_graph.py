@@ -1,5 +1,6 @@
 """The study of mixing graphs: its figures by hand, its file and its picture."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ from small_parts import federation
 
 import fedjax_het as fh
 from fedjax_het.studies.graph import Graph, plot_graph, report
+from fedjax_het.workdir.tracking import to_json
 
 WEIGHTS = np.array([[0.5, 0.3, 0.2, 0], [0.25] * 4, [0, 0, 1, 0], [0.1, 0.2, 0.3, 0.4]])
 HIDDEN = np.array([0, 1, 0, 1])
@@ -59,6 +61,14 @@ def test_the_graph_is_read_of_the_state_and_drawn_from_the_file(tmp_path, hidden
   assert ("of its hidden cluster" in told) == (hidden is not None) and Graph.rows({}) is None
   lines = [{"graph": report(WEIGHTS, hidden)}]
   assert [curve.of for curve in study.curves(lines)] == ["graph", "graph"]
+
+
+def test_a_stored_report_of_clients_that_take_of_nobody_else_is_shown():
+  """Nothing is taken of others, so that the share of the own cluster is null in the file."""
+  stored = json.loads(to_json({"graph": report(np.eye(3), [0, 0, 1])}))
+  assert stored["graph"]["inside"] is None
+  told = Graph.rows(stored).plain
+  assert told == "mixing graph: a client takes 100.0 % of itself, – of the rest of its hidden cluster"
 
 
 def test_a_graph_of_clients_that_take_of_nobody_else(tmp_path):

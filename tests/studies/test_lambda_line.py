@@ -1,5 +1,8 @@
 """The line between a client's endpoints, for methods whose own models are at a λ of their own."""
 
+import json
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -10,10 +13,21 @@ import fedjax_het as fh
 from fedjax_het.engine.evaluate import Evaluation
 from fedjax_het.engine.lambda_selection import Evaluations
 from fedjax_het.experiment import experiment
+from fedjax_het.experiment.recorded import with_nan
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.program.display import console
 from fedjax_het.program.where import Where
-from fedjax_het.studies.lambda_line import GRID, between_endpoints, lambda_report, lambda_table, own_report
+from fedjax_het.studies.lambda_line import (
+  GRID,
+  LambdaLine,
+  between_endpoints,
+  lambda_curve,
+  lambda_report,
+  lambda_table,
+  own_report,
+)
+from fedjax_het.studies.unseen import plot_unseen
+from fedjax_het.workdir.tracking import to_json
 
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
 METHODS = {  # and the column of the grid where a client's own model is
@@ -57,6 +71,33 @@ def test_the_report_of_a_line_beside_the_clients_own_models():
   assert (report["common"], report["picked_on"]) == (None, "own")
   texts = [str(part) for part in lambda_table(report).renderables]
   assert "the clients' own models, at the method's λ: 60.00 ± 20.00 %" in texts
+
+
+def test_dishonest_clients_are_on_no_line():
+  client = fh.ditto(linear(), local_epochs=1, **LOCAL)
+  run = SimpleNamespace(algorithm=SimpleNamespace(client=client))
+  values, liars = np.random.default_rng(0).random((3, 11)), np.array([False, True, False])
+  seen = Evaluation({"top1": values[:, :1]}, {})
+  now = SimpleNamespace(
+    evaluations=Evaluations(seen, headlines=("top1",), dishonest=liars),
+    evaluate=lambda of: Evaluation({"top1": values}, {}),
+  )
+  np.testing.assert_allclose(LambdaLine(run).section(now)["lambda"]["mean"], values[::2].mean(0))
+
+
+def test_pictures_are_drawn_again_of_figures_that_are_null_in_the_summary(tmp_path):
+  """As of a run whose clients have no test examples."""
+  own = {"mean": np.nan, "std": np.nan, "worst10": np.nan, "best10": np.nan}
+  curve = {"grid": [0.0, 1.0], "metric": "top1", "mean": [0.1, 0.2], "std": [0.0, 0.1], "common": None}
+  unseen = {"clients": 2, "steps": [0, 1], "metrics": [{"top1": own}] * 2}
+  metrics = {"personalized": {"top1": own}, "global": {"top1": own}}
+  summary = {"lambda": {**curve, "own": own}, "unseen": unseen, "metrics": metrics}
+  stored = with_nan(json.loads(to_json(summary)))
+  assert stored["lambda"]["common"] is None and np.isnan(stored["lambda"]["own"]["mean"])
+  found = stored["lambda"]
+  lambda_curve(found["grid"], found["mean"], found["std"], tmp_path / "a.png", own=found["own"])
+  plot_unseen(stored["unseen"], stored["metrics"], tmp_path / "b.png")
+  assert all((tmp_path / name).stat().st_size > 5000 for name in ("a.png", "b.png"))
 
 
 def test_statistics_of_each_client_s_own_are_said(capsys):

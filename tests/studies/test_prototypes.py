@@ -1,5 +1,6 @@
 """The study of prototypes: its figures by hand, its file through a stop, its picture, and a whole run."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from changed_configs import with_values
 from launching import records, small, start
 
+from fedjax_het.studies import prototypes
 from fedjax_het.studies.prototypes import Prototypes, plot_prototypes, report
+from fedjax_het.workdir.tracking import to_json
 
 MEAN = np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 4.0], [9.0, 9.0]], np.float32)
 KNOWN = np.array([True, True, True, False])
@@ -18,6 +21,11 @@ def test_the_report_by_hand():
   one, none = report(MEAN, [True, False, False, False]), report(MEAN, np.zeros(4, bool))
   assert one["known"] == 1 and np.isnan(one["apart"]) and one["norm"] == 5.0
   assert none["known"] == 0 and np.isnan(none["norm"])
+
+
+def test_a_stored_report_of_one_prototype_is_shown():
+  stored = json.loads(to_json({"prototypes": report(MEAN, [True, False, False, False])}))
+  assert Prototypes.rows(stored).plain == "prototypes of 1 classes, the nearest two – apart"
 
 
 def run_of(folder, prototypes=lambda broadcast: broadcast):
@@ -60,6 +68,33 @@ def test_evaluations_are_kept_in_a_file_from_which_a_stopped_run_goes_on(tmp_pat
   assert Prototypes.rows(summary).plain == "prototypes of 3 classes, the nearest two 3 apart"
   assert Prototypes.rows({}) is None and not Prototypes.fits(run_of(tmp_path, None))
   assert {curve.of for curve in again.curves([{"prototypes": later}])} == {"apart", "moved"}
+
+
+def test_a_kill_while_the_file_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+  study = Prototypes(run_of(tmp_path))
+  study.watch(None, moment(2, MEAN))
+
+  def killed(path, **arrays):
+    path.write_bytes(b"PK")
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(prototypes.np, "savez_compressed", killed)
+  with pytest.raises(KeyboardInterrupt):
+    study.watch(None, moment(4, MEAN))
+  monkeypatch.undo()
+  again = Prototypes(study.run)
+  again.resume(2, None)
+  assert again.watch(None, moment(4, MEAN))["prototypes"]["moved"] == 0.0
+  with np.load(tmp_path / "prototypes.npz") as file:
+    assert file["rounds"].tolist() == [2, 4]
+
+
+def test_a_damaged_file_begins_anew(tmp_path, caplog):
+  (tmp_path / "prototypes.npz").write_bytes(b"PK")
+  study = Prototypes(run_of(tmp_path))
+  study.resume(2, None)
+  assert "is damaged, and will hold only evaluations after round 2" in caplog.text
+  assert "moved" not in study.watch(None, moment(4, MEAN))["prototypes"]
 
 
 @pytest.mark.parametrize("known", [0, 1, 3])

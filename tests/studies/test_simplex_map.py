@@ -109,6 +109,21 @@ def test_one_endpoint_has_no_pictures():
   assert not fits(part(1)) and fits(part(2)) and not fits(offering(None))
 
 
+def test_dishonest_clients_do_not_count():
+  client = offering(Simplex(lambda *_: None, *regions(2)))
+  run = types.SimpleNamespace(algorithm=types.SimpleNamespace(client=client))
+  values, liars = np.random.default_rng(2).random((K, 11)), np.arange(K) < 3
+  seen = Evaluation({"top1": values[:, :1]}, {})
+  nothing = lambda *_: None  # noqa: E731
+  now = Moment(
+    1, Evaluations(seen, headlines=("top1",), dishonest=liars), False, nothing, nothing,
+    lambda of: Evaluation({"top1": values}, {}),
+  )  # fmt: skip
+  found = SimplexMap(run).section(now)["simplex"]
+  np.testing.assert_allclose(found["all"], values[3:].mean(0))
+  np.testing.assert_allclose(found["clusters"][1], values[5::4].mean(0))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("endpoints, files", [(2, 2), (3, 2), (5, 1)])
 def test_section_rows_and_pictures(tmp_path, monkeypatch, endpoints, files):
