@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_het.clients.simplex import mean_distance
-from fedjax_het.errors import SettingError, check_range, check_seed
+from fedjax_het.errors import SettingError, check_range, check_seed, checked_counts
 from fedjax_het.parts import Release
 from fedjax_het.settings import Choice, Count, Positive, checked
 
@@ -80,15 +80,7 @@ def regions(
       setting is out of range; more clusters than clients or endpoints than classes; clusters or noise are set
       with one endpoint.
   """
-  remedy = "Give a row of counts a client, of which some are positive."
-  try:
-    counts = np.asarray(counts, np.float64)
-  except Exception:  # whatever a foreign object raises
-    raise SettingError("counts", type(counts).__name__, "are not [K, C] numbers", remedy) from None
-  if counts.ndim != 2 or not ((counts >= 0) & np.isfinite(counts)).all() or not (counts.sum(1) > 0).all():
-    raise SettingError("counts", counts.shape, "are not counts of every client's classes", remedy)
-  if (counts % 1 != 0).any() and np.allclose(counts.sum(1), 1.0, atol=1e-3):
-    raise SettingError("counts", counts.shape, "are shares of 1, not counts", remedy)
+  counts = checked_counts(counts)
   check_seed("seed", seed)
   check_regions(len(counts), counts.shape[1], endpoints, clusters, epsilon, reach)
   seed = int(seed)

@@ -23,6 +23,7 @@ from fedjax_het.errors.values import (
   check_run_key,
   check_section,
   check_transformation,
+  checked_counts,
   listed,
   typed_keys,
 )

@@ -55,6 +55,24 @@ def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, s
       raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
 
 
+def checked_counts(counts: Any) -> np.ndarray:
+  """Returns the clients' examples of each class, float64 [K, C].
+
+  Raises:
+    SettingError: `counts` are not [K, C] numbers >= 0, have a client without examples, or are fractions.
+  """
+  remedy = "Give a row of counts a client, of which some are positive."
+  try:
+    found = np.asarray(counts, np.float64)
+  except Exception:  # whatever a foreign object raises
+    raise SettingError("counts", type(counts).__name__, "are not [K, C] numbers", remedy) from None
+  if found.ndim != 2 or not ((found >= 0) & np.isfinite(found)).all() or not (found.sum(1) > 0).all():
+    raise SettingError("counts", found.shape, "are not counts of every client's classes", remedy)
+  if (found % 1 != 0).any() and np.allclose(found.sum(1), 1.0, atol=1e-3):
+    raise SettingError("counts", found.shape, "are shares of 1, not counts", remedy)
+  return found
+
+
 def typed_keys(keys: Any) -> Any:
   """Converts keys of `jax.random.PRNGKey`, which are integers, to typed keys with the same draws.
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
+from fedjax_het.errors import checked_counts
 from fedjax_het.mixing.static import shares_of_examples
 from fedjax_het.parts import Feedback, Mixing, Needs, Release
 from fedjax_het.settings import Choice, NonNegative, checked
@@ -46,7 +47,13 @@ def feddisco(
     a: a >= 0, weight of the discrepancy; 0 with b = 0 is static mixing.
     b: b >= 0, added to each coefficient.
     target: the distribution from which discrepancies are measured: "even" over the classes, or "global".
+
+  Raises:
+    SettingError: `counts` are not [K, C] numbers >= 0, have a client without examples, or are fractions; a
+      setting is out of range.
   """
+  if not isinstance(counts, jax.core.Tracer):
+    checked_counts(counts)
   d = discrepancies(counts, target)
 
   def update(state, feedback: Feedback):

@@ -4,7 +4,8 @@ Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byz
 Descent, NeurIPS 2017, section 3. With f of m uploads dishonest, 2f + 2 < m, an upload's score is the sum of
 the squared distances to the m - f - 2 nearest others. Krum takes the upload with the least score, p one-hot;
 multi-Krum the mean of the m - f uploads with the least scores. All fields of an upload are one vector; an
-upload that is not finite has an infinite score, and is not read.
+upload that is not finite has an infinite score, and is not read unless none is finite; where fewer than m - f
+are, multi-Krum takes the mean of these.
 
 m is the number of uploads that arrive, S if all do. If m < 2f + 3, f is the most that m allows, at least 0:
 such a round is protected from fewer.
@@ -23,7 +24,7 @@ Byzantine = Annotated[int, Whole(0)]
 
 
 def coefficients(
-  distances: jax.Array, byzantine: jax.Array, kept: int | jax.Array, present: jax.Array
+  distances: jax.Array, byzantine: jax.Array, kept: int | jax.Array, present: jax.Array, finite: jax.Array
 ) -> jax.Array:
   """Computes p, float32 [S]: 1/kept for the `kept` uploads with the least scores, 0 for the others.
 
@@ -32,9 +33,10 @@ def coefficients(
     byzantine: f.
     kept: how many are averaged; of equal scores the first.
     present: whose uploads are there, bool [S].
+    finite: which uploads are finite, bool [S]: no distance says it of one whose neighbours are not.
   """
   scores = vectors.krum_scores(distances, present.sum() - byzantine - 2)
-  order = jnp.lexsort((scores, ~present))
+  order = jnp.lexsort((scores, ~finite, ~present))
   share = jnp.where(jnp.arange(len(order)) < kept, 1.0 / jnp.float32(kept), 0.0)
   return jnp.zeros(len(order), jnp.float32).at[order].set(share)
 
@@ -42,9 +44,12 @@ def coefficients(
 def _krum(name: str, byzantine: int | None, several: bool) -> Mixing:
   def update(state, feedback):
     present = jnp.ones(feedback.sizes.shape, bool) if feedback.present is None else feedback.present
-    f = vectors.liars(byzantine, 2, present.sum())
-    kept = present.sum() - f if several else 1
-    return coefficients(vectors.squared_distances(feedback.uploads(), present), f, kept, present), state
+    uploads, f = feedback.uploads(), vectors.liars(byzantine, 2, present.sum())
+    finite = jnp.isfinite(vectors.squared_norms(uploads))
+    kept: int | jax.Array = 1
+    if several:
+      kept = jnp.minimum(present.sum() - f, jnp.maximum((present & finite).sum(), 1))
+    return coefficients(vectors.squared_distances(uploads, present), f, kept, present, finite), state
 
   check = vectors.enough(name, 2, byzantine)
   needs = Needs(

@@ -2,7 +2,7 @@ r"""Norm bounds: no client moves the model further than a given distance.
 
 Sun, Kairouz, Suresh, McMahan, Can You Really Backdoor Federated Learning?, 2019, section 5. The update
 θ_i - θ of a client is shortened to the length min(‖θ_i - θ‖, M); p_i = n_i / n. A client whose update is not
-finite has p_i = 0, and is not read.
+finite has p_i = 0, and is not read; where no update that arrives is finite, the aggregate is not either.
 """
 
 import jax

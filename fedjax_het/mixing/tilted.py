@@ -64,10 +64,11 @@ def qffl(q: NonNegative = 1.0, lipschitz: Positive | None = None) -> Mixing:
 
       θ <- θ - Σ_i n_i F_i^q Δ_i / Σ_i n_i h_i,   h_i = q F_i^(q-1) ‖Δ_i‖² + L F_i^q,   Δ_i = L (θ - θ_i).
 
-  By default the coefficients sum to 1, which is its direction without the first term of h, that shortens the
-  step; it would be FedAvg's for equal losses. With `lipschitz` = L the updates are multiplied by
-  1 / (1 + q L Σ_i p_i ‖θ - θ_i‖² / F_i), which makes it this step. A loss of 0 counts as float32's smallest
-  normal number, 1.2e-38, so that q = 0, and losses that are all 0, give FedAvg by default.
+  By default the coefficients sum to 1, which is its direction without the first term of h, that shortens
+  the step; it would be FedAvg's for equal losses. With `lipschitz` = L the updates are multiplied by
+  1 / (1 + q L Σ_i p_i ‖θ - θ_i‖² / F_i), with the p of those that arrive, which makes it this step. A loss of
+  0 counts as float32's smallest normal number, 1.2e-38, so that q = 0, and losses that are all 0, give FedAvg
+  by default.
 
   Args:
     q: q >= 0; 0 is FedAvg, and in the limit of large q the largest loss alone counts.
@@ -84,6 +85,9 @@ def qffl(q: NonNegative = 1.0, lipschitz: Positive | None = None) -> Mixing:
 
   def scale(feedback):
     p, _ = mixing.update((), feedback)
+    if feedback.present is not None:  # uploads of absent clients are zeros, and no updates
+      p = jnp.where(feedback.present, p, 0.0)
+      p = p * (1.0 / jnp.maximum(p.sum(), tiny))
     _, length = normalised(feedback.uploads().params, feedback.broadcast.params)
     losses = jnp.maximum(largest_for_non_finite(feedback.losses()), tiny)
     shorter = 1.0 / (1.0 + q * lipschitz * jnp.sum(p * length / losses * length))

@@ -1,10 +1,10 @@
 r"""Variance of a cohort's updates: SosicFL, eq. 10.
 
-With Δ_k = θ_k - θ of client k, restricted to some layers, S clients and Δ̄ = Σ_k Δ_k / S,
+With Δ_k = θ_k - θ of client k, restricted to some layers, S clients whose uploads arrive and Δ̄ = Σ_k Δ_k / S,
 
     σ² = Σ_k ‖Δ_k - Δ̄‖²,      and without a scale      σ² / Σ_k ‖Δ_k‖²,
 
-which is 0 if all clients send the same and 1 if their updates cancel.
+which is 0 if all clients send the same and 1 if their updates cancel. Both are 0 where nobody arrives.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import vectors
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.static import check_mixing
 from fedjax_het.parts import Feedback, Mixing
@@ -44,8 +45,15 @@ def with_variance(mixing: Mixing, of: Callable[[PyTree], PyTree]) -> Mixing:
   def figures(feedback: Feedback) -> dict[str, jax.Array]:
     sent = jax.tree.leaves(of(feedback.uploads().params))
     updates = [own - base for own, base in zip(sent, jax.tree.leaves(of(feedback.broadcast.params)))]
-    apart, length = total([own - own.mean(0) for own in updates]), total(updates)
-    return {"variance": apart, "disagreement": apart / jnp.maximum(length, jnp.finfo(jnp.float32).tiny)}
+    if (present := feedback.present) is None:
+      apart = [own - own.mean(0) for own in updates]
+    else:  # uploads of absent clients are zeros, and no updates
+      here = lambda own: jnp.where(vectors.over(present, own), own, 0.0)  # noqa: E731
+      share, updates = 1.0 / jnp.maximum(present.sum(), 1), [here(own) for own in updates]
+      apart = [here(own - share * own.sum(0)) for own in updates]
+    length = total(updates)
+    variance = total(apart)
+    return {"variance": variance, "disagreement": variance / jnp.maximum(length, jnp.finfo(jnp.float32).tiny)}
 
   earlier = mixing.figures
   return mixing._replace(figures=figures if earlier is None else lambda f: {**earlier(f), **figures(f)})

@@ -15,6 +15,7 @@ from fedjax_het.clients.sgd import fedavg
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
+from fedjax_het.parts import Message
 
 FACTORIES = {
   "static": mixing.static,
@@ -184,6 +185,29 @@ def test_the_normaliser_of_qffl_makes_the_step_of_equation_3_18(q, lipschitz):
   still = part.scale(feedback(np.zeros(5), updates=np.zeros((5, 6))))
   np.testing.assert_array_equal(still, np.ones(5))
   assert np.isfinite(part.scale(feedback(np.zeros(5), updates=updates))).all()
+
+
+def test_the_normaliser_of_qffl_counts_those_that_arrive():
+  """The upload of an absent client is zeros, whose difference from the broadcast is no update."""
+  given, here = feedback(), np.array([0, 2, 3])
+  sent, base, present = given.uploads().params, given.broadcast.params, np.isin(np.arange(5), here)
+  zeros = jax.tree.map(lambda leaf: leaf.at[~present].set(0.0), sent)
+  some = given._replace(uploads=lambda: Message(zeros), present=jnp.asarray(present))
+  updates = np.concatenate([np.asarray(sent[k] - base[k]).reshape(5, -1) for k in ("w", "b")], 1)
+  alone = feedback(LOSSES[here], SIZES[here], here, updates[here])
+  part = mixing.qffl(1.0, 9.0)
+  np.testing.assert_allclose(part.scale(some)[here], part.scale(alone), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("part", "present", "bad"), [(mixing.krum(), (1, 1, 0), [0]), (mixing.multi_krum(), (1, 1, 1), [0, 2])]
+)
+def test_krum_takes_a_finite_upload_where_there_is_one(part, present, bad):
+  """Of two uploads neither has a neighbour, and of three with two NaN all have infinite scores."""
+  given = feedback(LOSSES[:3], SIZES[:3])
+  sent = jax.tree.map(lambda leaf: leaf.at[jnp.array(bad)].set(jnp.nan), given.uploads())
+  given = given._replace(uploads=lambda: sent, present=jnp.array(present, bool))
+  np.testing.assert_array_equal(part.update((), given)[0], [0, 1, 0])
 
 
 def test_tilting_solves_its_problem():

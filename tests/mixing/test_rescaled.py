@@ -101,6 +101,14 @@ def test_feddisco_by_hand():
   np.testing.assert_array_equal(plain.update((), heard)[0], fh.mixing.static().update((), heard)[0])
 
 
+@pytest.mark.parametrize(
+  "counts", ["many", [1, 2, 3], [[-1, 2]], [[0, np.nan]], [[0, 0], [1, 1]], [[0.5, 0.5]]]
+)
+def test_feddisco_checks_its_counts(counts):
+  with pytest.raises(fh.SettingError, match="counts = "):
+    fh.mixing.feddisco(counts)
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_server_momentum_by_hand(nesterov):
   server = fh.server.avgm(0.5, 0.8, nesterov)

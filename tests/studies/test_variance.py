@@ -37,6 +37,22 @@ def test_eq_10_of_the_last_layer():
   assert {*with_variance(also, layers_of_head(model)).figures(feedback)} == {"other", *found}
 
 
+def test_absent_clients_have_no_update():
+  base, updates = {"w": jnp.ones(3)}, np.array([[1.0, 0, 2], [0, 0, 1], [5, 5, 5]])
+  sent = 1.0 + updates
+  sent[2] = 0.0  # as the engine leaves the row of a client whose upload does not arrive
+  mixing = with_variance(static(), lambda params: params)
+  heard = lambda rows, present: fh.Feedback(  # noqa: E731
+    jnp.arange(rows), jnp.ones(rows), jnp.int32(0), None,
+    lambda: fh.Message({"w": jnp.asarray(sent[:rows], jnp.float32)}), fh.Message(base), present,
+  )  # fmt: skip
+  found, wanted = mixing.figures(heard(3, jnp.array([True, True, False]))), mixing.figures(heard(2, None))
+  assert {name: float(own) for name, own in found.items()} == pytest.approx({
+    name: float(own) for name, own in wanted.items()
+  })  # fmt: skip
+  assert {*map(float, mixing.figures(heard(3, jnp.zeros(3, bool))).values())} == {0.0}
+
+
 @pytest.mark.slow
 def test_a_run_reports_it_and_is_the_same(uniform):
   def trained(mixing):
