@@ -54,9 +54,14 @@ def sum_over_blocks(data: ClientData, of: Callable[..., PyTree], batch_size: int
   return lax.scan(lambda sums, first: (jax.tree.map(jnp.add, sums, found(first)), None), nothing, starts)[0]
 
 
+def batches_of(length: int | Array, batch_size: int) -> int | Array:
+  """Returns ceil(n / B), the mini-batches of n examples, int32: a last partial batch is used, not dropped."""
+  return (length - 1) // batch_size + 1  # n + B - 1 may be above the largest int32
+
+
 def steps_per_epoch(data: ClientData, batch_size: int) -> int | Array:
-  """Returns ceil(n_i / B), the steps of one epoch: a last partial batch is used, not dropped."""
-  return (data.length + batch_size - 1) // batch_size
+  """Returns ceil(n_i / B), the steps of one epoch, see `batches_of`."""
+  return batches_of(data.length, batch_size)
 
 
 def shuffle(key: jax.Array, data: ClientData, padded: int) -> jax.Array:
@@ -94,8 +99,9 @@ def for_each_batch(
 ) -> PyTree:
   """Folds `step` over the mini-batches of `epochs` freshly shuffled epochs of the client's examples.
 
-  A batch size above the client's size is allowed: a batch then holds all its examples. Clients of a cohort
-  may differ in size: under `vmap` over clients the loop runs as long as the cohort's largest client needs.
+  A batch size above the client's size is allowed: a batch then holds all its examples, and has no more rows
+  than the largest client has examples. Clients of a cohort may differ in size: under `vmap` over clients the
+  loop runs as long as the cohort's largest client needs.
 
   Args:
     key: typed PRNG key; keys of epochs and steps are folded in from it.
@@ -112,6 +118,7 @@ def for_each_batch(
   """
   if last is None and (not isinstance(first, int) or first):
     raise ValueError(f"first = {first} needs last: without it all steps are taken.")
+  batch_size = min(batch_size, data.limit)
   each = steps_per_epoch(data, batch_size)
   padded = -(-data.limit // batch_size) * batch_size
   lane = jnp.arange(batch_size)

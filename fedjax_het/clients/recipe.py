@@ -33,7 +33,7 @@ from fedjax_het.clients.private import (
 )
 from fedjax_het.data.container import Array, ClientData, FederatedData
 from fedjax_het.errors import SettingError, is_zero
-from fedjax_het.local import Batch, for_each_batch, for_each_drawn_batch, steps_per_epoch
+from fedjax_het.local import Batch, batches_of, for_each_batch, for_each_drawn_batch, steps_per_epoch
 from fedjax_het.models.features import with_features
 from fedjax_het.models.model import Model
 from fedjax_het.modes import promoting
@@ -200,7 +200,7 @@ class Recipe(NamedTuple):
     own = self.settings
     if own["steps"] is not None:
       return own["steps"]
-    return own["epochs"] * ((length + own["batch_size"] - 1) // own["batch_size"])
+    return own["epochs"] * batches_of(length, own["batch_size"])
 
   def for_each_batch(
     self,

@@ -28,6 +28,7 @@ def own_statistics(model: Model, params: PyTree, stats: PyTree, data: ClientData
     data: the client's examples.
     batch_size: B; a last partial batch is used.
   """
+  batch_size = min(batch_size, data.limit)
   leaves, structure = jax.tree.flatten(stats)
   floats = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
 

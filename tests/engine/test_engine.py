@@ -25,7 +25,7 @@ from fedjax_het.engine.round import MAX_CHUNK
 from fedjax_het.engine.run import run
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.federated import federated
-from fedjax_het.local import for_each_batch, shuffle
+from fedjax_het.local import for_each_batch, shuffle, steps_per_epoch
 from fedjax_het.models import two_nn
 from fedjax_het.parts import Context
 
@@ -153,6 +153,19 @@ def test_every_row_is_visited_once_an_epoch(sizes, batch_size):
     full = [min(batch_size, size)] * (per_epoch - 1) + [last]
     np.testing.assert_array_equal(weights[i, : steps[i]], full * epochs)
     assert not weights[i, steps[i] :].any()
+
+
+@pytest.mark.parametrize("sizes", [(8, 3, 1), (8,) * 2])
+def test_a_batch_above_the_largest_client_has_no_more_rows_than_that_client(sizes):
+  data, seen = federation(sizes), []
+
+  def step(steps, batch):
+    seen.append(len(batch.weight))
+    return steps + 1
+
+  client = one_client(data, 1)
+  steps = for_each_batch(jax.random.key(0), client, 1000, 2, step, jnp.int32(0))
+  assert steps == 2 and seen == [8] and steps_per_epoch(client, 2**31 - 1) == 1
 
 
 def test_order_is_random_and_new_each_epoch(ragged):
