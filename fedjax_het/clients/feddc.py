@@ -26,7 +26,6 @@ from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
-from fedjax_het.server.drift import Even, share_of
 from fedjax_het.settings import NonNegative, checked
 
 PyTree = Any
@@ -58,23 +57,23 @@ def feddc(model: Model, *, alpha: NonNegative = 0.01, **local: Unpack[LocalSetti
     def along(gradient, params):
       return jax.tree.map(
         lambda g, w, center, h, s, own: g + alpha * (w - center + h) + s - own,
-        gradient, params, broadcast.params, state.drift, broadcast.even.more, state.gradient,
+        gradient, params, broadcast.params, state.drift, broadcast.even, state.gradient,
       )  # fmt: skip
 
     return along
 
   def finish(broadcast, state, context, local):
     scale = recipe.per_gradient(local.steps, context.round)
-    share = share_of(context)
+    share = jnp.float32(context.cohort_size) / jnp.float32(context.num_clients)
     update = jax.tree.map(jnp.subtract, local.params, broadcast.params)
     gradient = jax.tree.map(
       lambda own, s, d: jnp.where(jnp.isinf(scale), own, own - s - scale * d),
-      state.gradient, broadcast.even.more, update,
+      state.gradient, broadcast.even, update,
     )  # fmt: skip
     shared = jax.tree.map(
-      lambda s, new, old: s + share * (new - old), broadcast.even.more, gradient, state.gradient
+      lambda s, new, old: s + share * (new - old), broadcast.even, gradient, state.gradient
     )
-    upload = Message(local.params, stats=local.stats, even=Even(share, shared))
+    upload = Message(local.params, stats=local.stats, even=shared)
     return upload, Own(jax.tree.map(jnp.add, state.drift, update), gradient)
 
   def zeros(params):
@@ -82,7 +81,7 @@ def feddc(model: Model, *, alpha: NonNegative = 0.01, **local: Unpack[LocalSetti
 
   def init_broadcast(key):
     params = model.init(key)
-    return Message(params, stats=model.stats, even=Even(jnp.float32(1.0), zeros(params)))
+    return Message(params, stats=model.stats, even=zeros(params))
 
   part = supervised(
     recipe, one_model(recipe, correct=correct, finish=finish), name="feddc", init_broadcast=init_broadcast,

@@ -28,7 +28,6 @@ from fedjax_het.clients.supervised import supervised
 from fedjax_het.errors import is_zero
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Message
-from fedjax_het.server.drift import Even, share_of
 from fedjax_het.settings import NonNegative, checked
 
 PyTree = Any
@@ -80,16 +79,13 @@ def dynamic(recipe: Recipe, alpha: float | jax.Array, name: str) -> ClientUpdate
     return along
 
   def finish(broadcast, state, context, local):
-    share = share_of(context)
     drift = jax.tree.map(lambda h, new, old: h + (new - old), state, local.params, broadcast.params)
-    return Message(local.params, stats=local.stats, even=Even(share)), drift
+    return Message(local.params, stats=local.stats), drift
 
   training = one_model(recipe) if plain else one_model(recipe, correct=correct, finish=finish)
   part = supervised(
     recipe, training, name=name,
-    init_broadcast=lambda key: Message(
-      model.init(key), stats=model.stats, even=() if plain else Even(jnp.float32(1.0))
-    ),
+    init_broadcast=lambda key: Message(model.init(key), stats=model.stats),
     init=lambda key, broadcast, *_: () if plain else jax.tree.map(jnp.zeros_like, broadcast.params),
   )  # fmt: skip
   own: dict[str, Any] = {"mixing": mixing.uniform()} | ({} if plain else {"server": server.drift()})

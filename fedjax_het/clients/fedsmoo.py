@@ -28,7 +28,6 @@ from fedjax_het.errors import is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
-from fedjax_het.server.drift import Even, share_of
 from fedjax_het.settings import NonNegative, checked
 
 PyTree = Any
@@ -78,7 +77,7 @@ def fedsmoo(
 
   def run_steps(key, broadcast, state: Own, data, context, work: Work, first, last) -> Work:
     tx, own = recipe.optimizer(context), recipe.fitted(data)
-    shared = of_length(broadcast.even.more, rho)
+    shared = of_length(broadcast.even, rho)
 
     def step(work: Work, batch: Batch) -> Work:
       local, dual = work
@@ -98,7 +97,7 @@ def fedsmoo(
   def finish(broadcast, state: Own, data, context, work: Work):
     local, dual = work
     drift = jax.tree.map(lambda h, new, old: h + (new - old), state.drift, local.params, broadcast.params)
-    upload = Message(local.params, stats=local.stats, even=Even(share_of(context), dual))
+    upload = Message(local.params, stats=local.stats, even=dual)
     return upload, Own(drift, dual), Info.of_sum(local.loss, local.steps)
 
   def zeros(params: PyTree) -> PyTree:
@@ -106,7 +105,7 @@ def fedsmoo(
 
   def init_broadcast(key):
     params = model.init(key)
-    return Message(params, stats=model.stats, even=Even(jnp.float32(1.0), zeros(params)))
+    return Message(params, stats=model.stats, even=zeros(params))
 
   part = supervised(
     recipe, LocalTraining(recipe.steps, start, run_steps, finish, 2), name="fedsmoo",

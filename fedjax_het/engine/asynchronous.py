@@ -89,7 +89,9 @@ def asynchronous_step(
     came.ids, sizes, state.round, losses, lambda: uploads, state.broadcast, None, came.info.steps
   )
   sampling = sampling_of(algorithm, data, state, buffer_size)
-  after, coefficients = server_step(algorithm, mesh, state, feedback, uploads, sampling=sampling)
+  after, coefficients = server_step(
+    algorithm, mesh, state, feedback, uploads, data.num_clients, sampling=sampling
+  )
   rest = jax.tree.map(lambda leaf: leaf[left], flights)
   kept = rest.uploads if part.of_models else since(rest.uploads, state.broadcast, rest.started == state.round)
   remaining = rest.remaining - (elapsed + algorithm.system.server_seconds)

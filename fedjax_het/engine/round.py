@@ -175,7 +175,9 @@ def round_step(
       mixing.population(jnp.asarray(data.train.size))[cohort] * (1.0 / drawn.probability), mesh
     )
   sampling = sampling_of(algorithm, data, state, asked or cohort_size)
-  state, coefficients = server_step(algorithm, mesh, state, feedback, uploads, weights, sampling)
+  state, coefficients = server_step(
+    algorithm, mesh, state, feedback, uploads, data.num_clients, weights, sampling
+  )
   state = unless_empty(state, before_round, present, algorithm.aggregation.by_expected)
   clients = scattered(state.clients, work.places, work.after, mesh)
   figures = figures_of(algorithm, state, feedback)
@@ -213,7 +215,7 @@ def figures_of(algorithm: Algorithm, state: State, feedback: Feedback) -> Any:
 
 def server_step(
   algorithm: Algorithm, mesh: Mesh | None, state: State, feedback: Feedback, uploads: Message,
-  weights: jax.Array | None = None, sampling: Sampling | None = None,
+  num_clients: int, weights: jax.Array | None = None, sampling: Sampling | None = None,
 ) -> tuple[State, jax.Array]:  # fmt: skip
   """Runs what follows local training in a round: mixing, aggregation, and the server's step.
 
@@ -223,6 +225,7 @@ def server_step(
     state: the state before the round, except that its broadcast has what a first pass found.
     feedback: what the mixing part, and a server part that asks for it, may look at.
     uploads: the cohort's uploads, each leaf [S, ...].
+    num_clients: K.
     weights: what an update counts, float32 [S], whatever the mixing says and with any sum; None for p.
     sampling: what is guaranteed of the cohorts, for aggregation parts that are `by_expected`.
 
@@ -250,7 +253,11 @@ def server_step(
       votes = present
     combined = aggregation.combine(key, kept, coefficients, mixed, state.broadcast, votes, *more)
     aggregate, kept = constrain(checked_aggregate(mixed, kept, combined), mesh)
-  asked_for = (feedback,) if server.takes_feedback else ()
+  asked_for: tuple[Any, ...] = (feedback,) if server.takes_feedback else ()
+  if server.takes_share:
+    count: Any = len(coefficients) if present is None else present.sum()
+    count = count if sampling is None else sampling.expected
+    asked_for += (jnp.float32(count) / jnp.float32(num_clients),)
   key = round_keys(state.key, state.round)[2]
   moved = server.update(key, state.server, state.broadcast, aggregate, *asked_for)
   broadcast, server_state = checked_server((state.broadcast, state.server), moved)

@@ -110,7 +110,7 @@ def _compiled_step(deployment: Deployment, sizes: np.ndarray, data: FederatedDat
     now, before = state.round, state.broadcast
     feedback = Feedback(cohort, sizes, now, losses, lambda: uploads, before, None, info.steps)
     sampling = made.algorithm.participation.sampled(count, size, keeps_state=True)  # the nodes have theirs
-    return server_step(made.algorithm, None, state, feedback, uploads, sampling=sampling)
+    return server_step(made.algorithm, None, state, feedback, uploads, count, sampling=sampling)
 
   def shapes(clients: int, losses: bool) -> tuple[State, PyTree]:
     def first(made: Deployment, data: FederatedData) -> tuple[State, PyTree]:

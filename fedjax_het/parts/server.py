@@ -46,6 +46,9 @@ class ServerUpdate(NamedTuple):
       that does not.
     mechanism: how the part noises the mean of clients' uploads before it uses it, for the privacy ledger;
       None for a part that does not.
+    takes_share: whether `update` takes as its last argument the share of all clients that the aggregate is
+      of, float32 scalar: S/K, with S the number of uploads that arrived, or for an aggregation part that is
+      `by_expected` the number that it divides by.
   """
 
   init: Callable[[Message], PyTree]
@@ -59,6 +62,7 @@ class ServerUpdate(NamedTuple):
   figures: Callable[[PyTree, Feedback], Mapping[str, jax.Array]] | None = None
   uses_aggregate: bool = True
   mechanism: Mechanism | None = None
+  takes_share: bool = False
 
   def received(self, sent: "Sent", i: jax.Array) -> Message:
     """Returns what client i receives."""

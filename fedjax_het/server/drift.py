@@ -6,34 +6,17 @@ out of K clients, and H = (1/K) Σ_k h_k,
 
     H <- H + (S/K) · mean_C (θ_i - θ),      θ <- mean_C θ_i + H.
 
-Clients send S/K in `Message.even`, because a server part does not know K.
+S/K is the `share` that the engine gives the server, see `ServerUpdate.takes_share`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.parts import Context, Message, ServerUpdate
+from fedjax_het.parts import Message, ServerUpdate
 
 PyTree = Any
-
-
-class Even(NamedTuple):
-  """`Message.even` of methods with this server step.
-
-  Attributes:
-    share: S/K, float32 scalar.
-    more: what else a method averages with equal weights; its average is the next broadcast's.
-  """
-
-  share: jax.Array
-  more: PyTree = ()
-
-
-def share_of(context: Context) -> jax.Array:
-  """Returns S/K, float32 scalar."""
-  return jnp.float32(context.cohort_size) / jnp.float32(context.num_clients)
 
 
 def drift() -> ServerUpdate:
@@ -42,11 +25,12 @@ def drift() -> ServerUpdate:
   def init(broadcast: Message) -> PyTree:
     return jax.tree.map(jnp.zeros_like, broadcast.params)
 
-  def update(key: jax.Array, state: PyTree, broadcast: Message, aggregate: Message) -> tuple[Message, PyTree]:
-    share = aggregate.even.share
+  def update(
+    key: jax.Array, state: PyTree, broadcast: Message, aggregate: Message, share: jax.Array
+  ) -> tuple[Message, PyTree]:
     mean = jax.tree.map(
       lambda h, new, old: h + share * (new - old), state, aggregate.params, broadcast.params
     )
     return aggregate._replace(params=jax.tree.map(jnp.add, aggregate.params, mean)), mean
 
-  return ServerUpdate(init, update, "drift")
+  return ServerUpdate(init, update, "drift", takes_share=True)

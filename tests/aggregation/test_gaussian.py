@@ -132,6 +132,23 @@ def test_the_noise_of_an_adaptive_bound_is_shared(count_noise, used):
   assert abs(np.corrcoef(shares, noise[:, 0])[0, 1]) < 0.1
 
 
+@pytest.mark.parametrize(
+  "parts, share",
+  [({}, 3 / K), (dict(participation=fh.participation.poisson(probability=0.4)), 0.4)],
+)
+def test_a_server_s_share_is_that_of_the_divisor(parts, share):
+  """Neither clipped nor noised, and independent of who comes."""
+
+  def update(key, state, broadcast, aggregate, share):
+    return aggregate, state.at[jnp.isnan(state).argmax()].set(share)
+
+  server = fh.ServerUpdate(lambda broadcast: jnp.full(3, jnp.nan), update, takes_share=True)
+  algorithm = fh.federated(fedavg(), fh.mixing.uniform(), server, aggregation=gaussian(1.0, 1.0), **parts)
+  engine = Engine(algorithm, federation(SIZES), 3)
+  state, _ = engine.advance(engine.init(jax.random.key(0)), 3)
+  np.testing.assert_allclose(state.server, share, rtol=1e-6)
+
+
 def test_without_clip_and_noise_it_is_the_plain_run():
   """Left out, and so bit for bit, where a whole cohort comes."""
   off = gaussian(math.inf, 0.0)

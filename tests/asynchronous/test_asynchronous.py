@@ -125,6 +125,21 @@ def test_fedbuff_moves_by_what_the_clients_moved_weighed_by_how_late_they_are(mi
   assert np.array(state.clients).sum() == 2 * ROUNDS + 5  # all that began have been counted
 
 
+def test_a_server_with_drifts_adds_those_of_the_uploads_that_came():
+  """H <- H + (B/K) mean s Δ, with the same B/K in every step however late the uploads are."""
+  seconds = np.random.default_rng(1).lognormal(0.0, 1.0, K)
+  part = fh.asynchronous.fedbuff(2, 7, exponent=0.7)
+  state, _, whole = run(part, seconds, mixing=fh.mixing.uniform(), server=fh.server.drift())
+  theta, drift, sent = 0.0, 0.0, {}
+  for t, (started, came, _) in enumerate(arrivals(whole, begun(state.key, 2), ROUNDS, 2, 7)):
+    sent |= {(i, t): 0.5 * (i + t) - 0.5 * theta for i in started}
+    update = np.mean([(1 + t - step) ** -0.7 * sent[i, step] for i, step in came])
+    drift += 2 / K * update
+    theta += update + drift
+  np.testing.assert_allclose(state.broadcast.params["w"], theta, rtol=1e-5)
+  np.testing.assert_allclose(state.server["w"], drift, rtol=1e-5)
+
+
 def test_fedasync_mixes_the_models_themselves():
   seconds = np.random.default_rng(2).lognormal(0.0, 1.0, K)
   state, infos, whole = run(

@@ -59,6 +59,7 @@ def queued_rounds(run, rounds: int):
 
   seconds = np.asarray(run.first.pool.seconds)
   broadcast, states = run.first.broadcast, jax.tree.map(np.array, run.first.clients)
+  share = (jnp.float32(part.buffer_size / count),) if server.takes_share else ()
   server_state, mixing_state, sent, cohorts, infos = run.first.server, run.first.mixing, {}, [], []
   steps = arrivals(seconds, start, rounds, part.buffer_size, part.concurrency)
   for t, (started, came, passed) in enumerate(steps):
@@ -82,7 +83,7 @@ def queued_rounds(run, rounds: int):
     p, mixing_state = mixing.update(mixing_state, feedback)
     aggregate = jax.tree.map(lambda leaf: jnp.tensordot(p, leaf, 1), uploads)
     aggregate = aggregate._replace(even=jax.tree.map(lambda leaf: leaf.mean(0), uploads.even))
-    broadcast, server_state = server.update(None, server_state, broadcast, aggregate)
+    broadcast, server_state = server.update(None, server_state, broadcast, aggregate, *share)
     cohorts.append((ids, passed))
     infos.append(info)
   return broadcast, states, cohorts, infos

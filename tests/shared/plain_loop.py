@@ -100,6 +100,7 @@ def plain_rounds(run, rounds: int):
       total = lambda leaf, base: base * (1.0 - weights.sum()) + jnp.tensordot(weights, leaf, 1)  # noqa: E731
       aggregate = aggregate._replace(params=jax.tree.map(total, uploads.params, base))
     heard = (feedback,) if server.takes_feedback else ()
+    heard += (jnp.float32(len(p) / len(SIZES)),) if server.takes_share else ()
     broadcast, server_state = server.update(server_key, server_state, broadcast, aggregate, *heard)
     return mixing_state, server_state, broadcast, kept
 
