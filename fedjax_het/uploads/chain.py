@@ -248,8 +248,10 @@ def transformed(client: ClientUpdate, transforms: Sequence[Upload]) -> ClientUpd
     personalize=seeing_own(client.personalize, 1),
     first_pass=seeing_own(client.first_pass, 2),
     studies=client.studies._replace(
-      line=seeing_own(client.studies.line, 1), membership=seeing_own(client.studies.membership, 1),
-      groups=seeing_own(client.studies.groups, 2), graph=seeing_own(client.studies.graph, 2),
+      line=seeing_own(client.studies.line, 1),
+      membership=seeing_own(client.studies.membership, 1),
+      groups=seeing_own(client.studies.groups, 2),
+      graph=seeing_own(client.studies.graph, 2),
     ),
     needs=client.needs._replace(  # rounding and errors lengthen an upload
       upload_norm=None, upload_bits=lambda upload: bits_of(client, chain, upload)
