@@ -158,8 +158,10 @@ def weighted_sum(weights: jax.Array, stacked: PyTree) -> PyTree:
 
 
 def weighted_mean(weights: jax.Array, stacked: PyTree) -> PyTree:
-  """Computes Σ_i w_i u_i / Σ_i w_i, see `weighted_sum`."""
-  return weighted_sum(weights * (1.0 / weights.sum()), stacked)
+  """Computes Σ_i w_i u_i / Σ_i w_i, see `weighted_sum`; NaN if all weights are 0."""
+  total = weights.sum()
+  found = weighted_sum(weights * (1.0 / total), stacked)
+  return jax.tree.map(lambda leaf: jnp.where(total > 0, leaf, jnp.nan), found)
 
 
 def _finite(squares: jax.Array) -> jax.Array:

@@ -101,14 +101,14 @@ def gaussian(
       larger of E/20 (the paper's) and z.
     correlation: "none" for fresh noise in each round; "banded" or "blt" for noise that later rounds take
       back, see `privacy.correlated`, for participations with rounds in between, such as `cyclic`.
-    bands: bands of "banded", 4 by default, for which a client takes part in every so many rounds at most; of
-      "blt" its buffers, 3 by default.
+    bands: bands of "banded", 4 by default and T at most, for which a client takes part in every so many
+      rounds at most; of "blt" its buffers, 3 by default.
     rounds: T of the run, for `epsilon` and correlated noise; a configuration gives it.
 
   Raises:
     SettingError: a setting is out of range or has no effect; settings contradict one another; from
       `check_rounds`, the run has another T; from `check_sampling`, a client may take part again too early for
-      correlated noise.
+      correlated noise; from `Mechanism.multiplier`, `count_noise` is not above z/2 for the z of `epsilon`.
   """
   adaptive, known = quantile is not None, not isinstance(clip, jax.Array)
   given, chain = noise_multiplier, correlation != "none"
@@ -116,6 +116,8 @@ def gaussian(
     given = 1.0 if given is None else given
   _check(clip, given, epsilon, quantile, rate, count_noise, correlation, bands, rounds)
   width = bands or BANDS.get(correlation, 1)
+  if correlation == "banded":
+    width = min(width, rounds or width)
 
   def of_rounds(sampling: Sampling) -> Any:
     return None if not chain else correlated.strategy(correlation, rounds or 1, width, sampling)
@@ -131,7 +133,9 @@ def gaussian(
       )  # fmt: skip
     own = accounting.Rounds(sampling, 1.0, strategy=of_rounds(sampling))
     at = delta or accounting.default_delta(sampling.num_clients)
-    return accounting.calibrated(own, epsilon, rounds or 1, at)
+    found = accounting.calibrated(own, epsilon, rounds or 1, at)
+    _check_count_noise(count_noise, found)
+    return found
 
   def init(broadcast: Message) -> Noised:
     past: PyTree = ()
@@ -193,6 +197,17 @@ def gaussian(
   )  # fmt: skip
 
 
+def _check_count_noise(count_noise: Any, multiplier: Any) -> None:
+  """Raises `SettingError` if σ_b is not above z/2; numbers of a traced program are not looked at."""
+  if any(value is None or isinstance(value, jax.Array) for value in (count_noise, multiplier)):
+    return
+  if 2.0 * count_noise <= multiplier:
+    problem = f"is not above half the noise multiplier {multiplier:g}, which it is a part of"
+    raise SettingError(
+      "aggregation's count_noise", count_noise, problem, f"Use more than {0.5 * multiplier:g}."
+    )
+
+
 def _check(clip, given, epsilon, quantile, rate, count_noise, correlation, bands, rounds) -> None:
   """Raises `SettingError` for settings that contradict one another or have no effect."""
 
@@ -215,9 +230,7 @@ def _check(clip, given, epsilon, quantile, rate, count_noise, correlation, bands
       refuse("rate", rate, "has no effect without a quantile", "Leave it out, or set quantile.")
     if count_noise is not None:
       refuse("count_noise", count_noise, "has no effect without a quantile", "Leave it out, or set quantile.")
-  if concrete(count_noise) and concrete(given) and 2.0 * count_noise <= given:
-    problem = f"is not above half the noise multiplier {given}, which it is a part of"
-    refuse("count_noise", count_noise, problem, f"Use more than {0.5 * given:g}.")
+  _check_count_noise(count_noise, given)
   if correlation == "none" and bands is not None:
     refuse("bands", bands, "has no effect on fresh noise", "Leave it out, or set correlation.")
   if correlation != "none" and quantile is not None:

@@ -6,7 +6,8 @@ smoothed Weiszfeld algorithm for  argmin_z Σ_i p_i ‖z - u_i‖.  From z = Σ_
     β_i = p_i / max(ν, ‖z - u_i‖),    z <- Σ_i β_i u_i / Σ_i β_i.
 
 u_i is the whole upload of client i, all fields of it together as one vector, and p_i its mixing coefficient,
-for `even` too. An upload that is not finite gets no weight.
+for `even` too. An upload that is not finite gets no weight. If no upload with a weight is finite, the
+aggregate is NaN.
 """
 
 import jax

@@ -218,6 +218,15 @@ def test_settings_that_contradict_one_another_are_named(problem):
   assert f"aggregation's {problem}" in str(told.value)
 
 
+def test_noise_on_the_count_takes_no_more_than_the_target_leaves():
+  """σ_b <= z/2 of the z that is found for ε is refused; above it, the parts of z make up the whole."""
+  sampling = WHOLE._replace(kind="any")
+  with pytest.raises(fh.SettingError, match=r"aggregation's count_noise = 0.1: is not above half the noise"):
+    gaussian(epsilon=1.0, quantile=0.5, count_noise=0.1, rounds=3).mechanism.multiplier(sampling)
+  part = gaussian(epsilon=1.0, quantile=0.5, count_noise=50.0, rounds=3)
+  assert part.mechanism.multiplier(sampling) == gaussian(epsilon=1.0, rounds=3).mechanism.multiplier(sampling)
+
+
 def test_a_target_is_found_for_the_run_s_own_rounds():
   algorithm = trained(gaussian(epsilon=50.0, rounds=4))
   with pytest.raises(fh.SettingError, match=r"aggregation's rounds = 4: .* rounds = 3"):

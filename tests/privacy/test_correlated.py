@@ -83,6 +83,24 @@ def test_the_noise_has_the_covariance_of_the_inverse(kind):
     assert np.abs(found - inverse @ inverse.T).max() < 6 * (2 / draws) ** 0.5 * (inverse @ inverse.T).max()
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_no_more_bands_than_rounds(rounds):
+  """Four bands are as many as there are rounds."""
+  wide, few = (gaussian(CLIP, Z, correlation="banded", bands=bands, rounds=rounds) for bands in (4, rounds))
+  broadcast, uploads, nobody = Message(jnp.zeros(2)), Message(jnp.zeros((2, 2))), jnp.zeros(2, bool)
+  left = []
+  for own in (wide, few):
+    state, found = own.init(broadcast), []
+    for t in range(rounds):
+      sent, state = own.combine(jax.random.key(t), state, None, uploads, broadcast, nobody, OF)
+      found.append(sent.params)
+    left.append((found, state))
+  chex.assert_trees_all_equal(*left)
+  assert wide.mechanism.strategy(OF).sensitivity(rounds) == few.mechanism.strategy(OF).sensitivity(rounds)
+  with pytest.raises(fh.SettingError, match="after 3 of 4 rounds"):
+    gaussian(correlation="banded", rounds=4).check_sampling(OF._replace(separation=3))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_may_stop_and_its_ledger_goes_by_the_matrix(kind):
