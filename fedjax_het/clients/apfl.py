@@ -87,12 +87,12 @@ def apfl(
     return Pair(federated, sgd.start(*model.split(state.local), tx), state.alpha)
 
   def run_steps(key, broadcast, state, data, context, work: Pair, first, last) -> Pair:
-    rate, tx = recipe.rate(context.round), recipe.optimizer(context)
+    rate, tx, fitted = recipe.rate(context.round), recipe.optimizer(context), recipe.fitted(data)
 
     def step(work: Pair, batch: Batch) -> Pair:
       (w, w_state, w_loss, steps, w_stats), (v, v_state, v_loss, _, v_stats), alpha = work
-      loss, gradient, w_stats = recipe.gradient(w, w_stats, batch)
-      mixed_loss, mixed, v_stats = recipe.gradient(mix(v, w, alpha), v_stats, batch, release=1)
+      loss, gradient, w_stats = fitted.gradient(w, w_stats, batch)
+      mixed_loss, mixed, v_stats = fitted.gradient(mix(v, w, alpha), v_stats, batch, release=1)
       own = jax.tree.map(lambda g: alpha * g, mixed)
       if adaptive:
         along = sum(jax.tree.leaves(jax.tree.map(lambda a, b, g: jnp.sum((a - b) * g), v, w, mixed)))

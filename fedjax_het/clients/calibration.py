@@ -37,6 +37,8 @@ RULES: dict[str, Callable[[jax.Array, jax.Array, Any], jax.Array]] = {
 }
 """Calibrations by name: (logits float32 [B, C], counts float32 [C], τ) -> calibrated logits [B, C]."""
 
+LEAVING_OUT = ("logit_adjustment", "fedlc")  # those in which classes without examples have no part
+
 
 def counts_of(data: ClientData, num_classes: int) -> jax.Array:
   """Returns n_c, the client's training examples of each class, float32 [C]."""
@@ -46,15 +48,21 @@ def counts_of(data: ClientData, num_classes: int) -> jax.Array:
   return jnp.zeros(num_classes).at[y].add(inside.astype(jnp.float32))
 
 
-def check_method(name: str, model: Model) -> None:
-  """Raises `SettingError` for a method of classes around a model of other labels."""
-  check_classes("algorithm", name, model.task, model.num_classes, "Choose another method.")
+def check_method(name: str, model: Model, counted: bool = False) -> None:
+  """Raises `SettingError` for a method of classes around a model of other labels; see `check_classes`."""
+  check_classes("algorithm", name, model.task, model.num_classes, "Choose another method.", counted)
 
 
 def check_classes(
-  setting: str, value: Any, task: Task, num_classes: int, remedy: str = "Leave it out."
+  setting: str, value: Any, task: Task, num_classes: int, remedy: str = "Leave it out.", counted: bool = False
 ) -> None:
-  """Raises `SettingError` unless the labels are one class of two or more logits."""
+  """Raises `SettingError` unless the labels are one class of two or more logits.
+
+  With `counted` the number of classes has to be known, so that a model may not leave it unspecified.
+  """
+  if counted and task.classes and num_classes == 0:
+    problem = "needs the number of classes, and the model does not say its num_classes"
+    raise SettingError(setting, value, problem, "Give the model num_classes.")
   if not task.classes or num_classes == 1:
     problem = f"goes by classes with a logit each, and the labels of {task.name} have none"
     raise SettingError(setting, value, problem, remedy)

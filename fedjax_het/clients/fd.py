@@ -54,7 +54,7 @@ def fd(
     SettingError: a setting is out of range, the labels are no classes, or `mixup` is given.
   """
   recipe = recipe_of(model, local)
-  check_method("fd", model)
+  check_method("fd", model, counted=True)
   if not is_zero(lam):
     check_plain_labels(recipe, "fd")
 

@@ -70,7 +70,7 @@ def fedas(
       no linear head.
   """
   recipe, part = recipe_of(model, local), parting(model, "")
-  check_method("fedas", model)
+  check_method("fedas", model, counted=True)
 
   def features(body: PyTree, head: PyTree, stats: PyTree):
     own = model.joined(joined(body, head), stats)

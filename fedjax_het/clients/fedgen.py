@@ -144,7 +144,7 @@ def fedgen(
       up, the model has no linear head.
   """
   recipe, off = recipe_of(model, local), is_zero(alpha) and is_zero(beta)
-  check_method("fedgen", model)
+  check_method("fedgen", model, counted=True)
   if not off:
     check_plain_labels(recipe, "fedgen")
   head_of = linear_head(model)

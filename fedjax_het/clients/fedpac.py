@@ -99,7 +99,7 @@ def fedpac(
       up, the model has no linear head.
   """
   recipe, num_clients = recipe_of(model, local), count_of(sizes)
-  check_method("fedpac", model)
+  check_method("fedpac", model, counted=True)
   check_plain_labels(recipe, "fedpac")
   part = parting(model, "")
   top = recipe.with_epochs(head_passes)

@@ -142,7 +142,7 @@ def fedproto(
       up, the model has no linear head.
   """
   recipe = recipe_of(model, local)
-  check_method("fedproto", model)
+  check_method("fedproto", model, counted=True)
   if not is_zero(lam):
     check_plain_labels(recipe, "fedproto")
 

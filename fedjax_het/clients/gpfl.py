@@ -145,7 +145,7 @@ def gpfl(
       up, the model has no dense head.
   """
   recipe = recipe_of(model, local)
-  check_method("gpfl", model)
+  check_method("gpfl", model, counted=True)
   check_plain_labels(recipe, "gpfl")
   part, head_of = last_layer_apart(model), linear_head(model)
 

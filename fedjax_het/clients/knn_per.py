@@ -95,7 +95,7 @@ def knn_per(
       no features.
   """
   recipe = recipe_of(model, local)
-  check_method("knn_per", model)
+  check_method("knn_per", model, counted=True)
 
   def seen(joint: PyTree, x: PyTree) -> Featured:
     return with_features(model).logits(joint, x)

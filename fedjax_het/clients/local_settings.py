@@ -114,7 +114,8 @@ class LocalSettings(TypedDict, total=False):
     b2: decay of Adam's second moment, in [0, 1).
     eps: the number added to the square root in Adam's step, > 0.
     label_smoothing: share a in [0, 1) of an even distribution over the classes in the labels that training
-      sees: (1 - a)·L(y) + a/C·Σ_c L(c). Metrics and the losses that mixings use have the plain labels.
+      sees: (1 - a)·L(y) + a/C·Σ_c L(c); with a `calibration` in which classes that a client lacks have no
+      part, over its own classes. Metrics and the losses that mixings use have the plain labels.
     sam_radius: ρ >= 0 of sharpness-aware steps, whose gradient is taken at θ + ρ g/‖g‖, g = ∇L(θ) (Foret et
       al., ICLR 2021, equations 2 and 3); 0 for plain steps.
     sam_adaptive: whether the point is θ + ρ θ² g/‖θ g‖ (ASAM; Kwon et al., ICML 2021, equation 9, with the
@@ -127,7 +128,7 @@ class LocalSettings(TypedDict, total=False):
       λ ~ Beta(α, α); 0 for plain examples.
     calibration: cross entropy calibrated by the client's label counts: "none", "logit_adjustment", "fedlc" or
       "fedrs", see `calibration`. Metrics and the losses that mixings use are of the plain logits.
-    calibration_strength: τ >= 0 of `calibration`.
+    calibration_strength: τ >= 0 of `calibration`; for "fedrs" at most 1, which is plain cross entropy.
     decorrelate: β >= 0, weight of FedDecorr's penalty on correlated features, see `calibration.correlation`.
     dp_clip: C > 0, the largest L2 norm of one record's gradient with record-level differential privacy
       (DP-SGD), see `private`; None for none. Every gradient is then noised.

@@ -240,7 +240,7 @@ def weighted(task: Task, weight: float | jax.Array) -> Task:
   return task._replace(losses=losses)
 
 
-def smoothed(task: Task, share: float | jax.Array) -> Task:
+def smoothed(task: Task, share: float | jax.Array, there: jax.Array | None = None) -> Task:
   """Returns a task of C classes whose losses are those of smoothed labels, (1 - a)·L(y) + a/C·Σ_c L(c).
 
   Class weights act as in PyTorch's cross_entropy(label_smoothing=a): L(c) has the weight of class c, and a
@@ -249,6 +249,7 @@ def smoothed(task: Task, share: float | jax.Array) -> Task:
   Args:
     task: the task.
     share: a in [0, 1).
+    there: the classes whose mean loss is taken, bool [C]; None for all.
 
   Raises:
     SettingError: the labels are not classes.
@@ -263,7 +264,11 @@ def smoothed(task: Task, share: float | jax.Array) -> Task:
     each = jax.vmap(lambda label: task.losses(outputs, jnp.full_like(y, label))[0])(
       jnp.arange(count, dtype=y.dtype)
     )
-    return (1.0 - share) * total + share * each.mean(0), weight
+    if there is None:
+      mean = each.mean(0)
+    else:
+      mean = jnp.where(there[:, None], each, 0.0).sum(0) / jnp.maximum(there.sum(), 1)
+    return (1.0 - share) * total + share * mean, weight
 
   return task._replace(losses=losses)
 

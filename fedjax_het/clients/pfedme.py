@@ -77,7 +77,7 @@ def pfedme(
     return Work(broadcast.params, own.params, own.stats, jnp.float32(0.0), jnp.int32(0))
 
   def run_steps(key, broadcast, state, data, context, work: Work, first, last) -> Work:
-    tx, rate = recipe.optimizer(context), of_outer.rate(context.round)
+    tx, rate, fitted = recipe.optimizer(context), of_outer.rate(context.round), recipe.fitted(data)
 
     def step(work: Work, batch: Batch) -> Work:
       near = sgd.proximal_gradient(work.federated, lam)
@@ -85,7 +85,7 @@ def pfedme(
       def inner(r, carry):
         own, state, stats, total = carry
         again = batch._replace(key=jax.random.fold_in(batch.key, r))
-        loss, gradient, stats = recipe.gradient(own, stats, again)
+        loss, gradient, stats = fitted.gradient(own, stats, again)
         updates, state = tx.update(near(gradient, own), state, own)
         return optax.apply_updates(own, updates_barrier(updates)), state, stats, total + loss
 

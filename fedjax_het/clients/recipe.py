@@ -13,7 +13,7 @@ import optax
 
 from fedjax_het.clients import objective
 from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
-from fedjax_het.clients.calibration import calibrated, check_classes, correlation, counts_of
+from fedjax_het.clients.calibration import LEAVING_OUT, calibrated, check_classes, correlation, counts_of
 from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.local_settings import (
   OF_PRIVACY,
@@ -32,7 +32,7 @@ from fedjax_het.clients.private import (
   opened,
 )
 from fedjax_het.data.container import Array, ClientData, FederatedData
-from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.errors import SettingError, check_range, is_one, is_zero
 from fedjax_het.local import Batch, batches_of, for_each_batch, for_each_drawn_batch, steps_per_epoch
 from fedjax_het.models.features import with_features
 from fedjax_het.models.model import Model
@@ -148,11 +148,14 @@ class Recipe(NamedTuple):
     """Returns the model with the loss that training minimises, see `label_smoothing` and `mixup`."""
     model, share, rule = self.model, self.settings["label_smoothing"], self.settings["calibration"]
     task = model.task
+    there = None
     if rule != "none":
-      check_classes("calibration", rule, task, model.num_classes)
-      counts = jnp.ones(model.num_classes) if self.counts is None else self.counts
-      task = calibrated(task, rule, self.settings["calibration_strength"], counts)
-    task = task if is_zero(share) else objective.smoothed(task, share)
+      if self.counts is None:
+        problem = "goes by the client's label counts, and this local training was not given its examples"
+        raise SettingError("calibration", rule, problem, "Train by recipe.fitted(data).")
+      task = calibrated(task, rule, self.settings["calibration_strength"], self.counts)
+      there = self.counts > 0 if rule in LEAVING_OUT else None
+    task = task if is_zero(share) else objective.smoothed(task, share, there)
     task = task if is_zero(self.settings["mixup"]) else mixed(task)
     model = model if task is model.task else model._replace(task=task)
     return model if self._terms is None and self.outputs is None else with_features(model)
@@ -263,6 +266,8 @@ class Recipe(NamedTuple):
       found["sam_adaptive"] = "sam_radius = 0"
     if own["calibration"] == "none":
       found["calibration_strength"] = "calibration = none"
+    if own["calibration"] == "fedrs" and is_one(own["calibration_strength"]):
+      found["calibration"] = "calibration_strength = 1"
     if own["dp_clip"] is None:
       found |= dict.fromkeys(OF_PRIVACY[1:], "dp_clip = None")
     return found
@@ -299,8 +304,9 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   Raises:
     SettingError: `model` is not a `Model`; `optimizer` is a function that cannot be used, or settings of our
       optimisers are given beside it, or it is not SGD and there is a `reader`; `schedule` has no
-      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` does not go with the model's task;
-      images are augmented and the model takes others; `dp_clip` cannot bound a record's influence.
+      `schedule_rounds`; `min_epochs` is above `epochs`; `label_smoothing` or `calibration` does not go with
+      the model's labels; images are augmented and the model takes others; `dp_clip` cannot bound a record's
+      influence.
   """
   objective.check_model(model)
   own = with_defaults(LocalSettings, given)
@@ -326,6 +332,11 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
     problem = f"above epochs = {own['epochs']}"
     raise SettingError("min_epochs", own["min_epochs"], problem, "Lower it, or raise epochs.")
   check_augmentation(model.shape, own)
-  recipe = Recipe(model, own)
-  recipe.trained  # noqa: B018 - checks the task
+  recipe = checked = Recipe(model, own)
+  if (rule := own["calibration"]) != "none":
+    check_classes("calibration", rule, model.task, model.num_classes, counted=True)
+    if rule == "fedrs":
+      check_range("calibration_strength", own["calibration_strength"], high=1.0)
+    checked = recipe._replace(counts=jnp.ones(model.num_classes))
+  checked.trained  # noqa: B018 - checks the task
   return recipe

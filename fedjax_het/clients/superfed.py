@@ -73,13 +73,8 @@ def cosine(federated: PyTree, local: PyTree) -> jax.Array:
   return dot(federated, local) / jnp.maximum(lengths, jnp.finfo(jnp.float32).tiny)
 
 
-def cosine_squared(federated: PyTree, local: PyTree) -> jax.Array:
-  """Computes cos²(θ^f, θ^l) over the whole parameter vectors (eq. 2.5 without ν), scalar."""
-  return dot(federated, local) ** 2 / (dot(federated, federated) * dot(local, local))
-
-
 def cosine_squared_factors(federated: PyTree, local: PyTree) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns (a, b, c) of the gradient of cos²:  ∂/∂θ^f = a·θ^l - b·θ^f,  ∂/∂θ^l = a·θ^f - c·θ^l."""
+  """Returns (a, b, c) of the gradient of cos² (eq. 2.5):  ∂/∂θ^f = a·θ^l - b·θ^f,  ∂/∂θ^l = a·θ^f - c·θ^l."""
   product = dot(federated, local)
   f2 = dot(federated, federated)
   l2 = dot(local, local)
@@ -139,12 +134,16 @@ def superfed(
   """
   recipe = recipe_of(model, local)
 
-  def step_on_line(center, tx, mixes, training: Line, batch: Batch) -> Line:
+  def step_on_line(fitted, center, tx, mixes, training: Line, batch: Batch) -> Line:
     federated, local = training.ends
     lam = draw_lambda(batch.key, federated, granularity)
     if mixes is not None:
       lam = jax.tree.map(lambda drawn: jnp.where(mixes, drawn, 0.0), lam)
-    loss, gradient, _ = recipe.gradient(mix(federated, local, lam), training.stats, batch)
+    loss, gradient, seen = fitted.gradient(mix(federated, local, lam), training.stats, batch)
+    # Before L, which comes here with nu_from="first" alone, statistics are FedAvg's.
+    stats = training.stats
+    if mixes is not None and model.stateful:
+      stats = jax.tree.map(lambda old, new: jnp.where(mixes, old, new), stats, seen)
     a, b, c = (nu * factor for factor in cosine_squared_factors(federated, local))
     gradients = Pair(  # eq. 2.3
       jax.tree.map(
@@ -155,7 +154,7 @@ def superfed(
     )  # fmt: skip
     updates, optimizers = zip(*map(tx.update, gradients, training.optimizers, training.ends))
     ends = optax.apply_updates(training.ends, updates_barrier(Pair(*updates)))
-    return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1, training.stats)
+    return Line(ends, Pair(*optimizers), training.loss + loss, training.steps + 1, stats)
 
   def run_steps(key, broadcast, state, data, context, training: Line, first, last) -> Line:
     center, tx = broadcast.params, recipe.optimizer(context)
@@ -168,7 +167,7 @@ def superfed(
       return Line(ends, optimizers, trained.loss, trained.steps, trained.stats)
 
     def after(training, mixes=None):
-      step = functools.partial(step_on_line, center, tx, mixes)
+      step = functools.partial(step_on_line, recipe.fitted(data), center, tx, mixes)
       return recipe.for_each_batch(key, data, step, training, first, last)
 
     if nu_from == "first":

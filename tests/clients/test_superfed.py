@@ -12,7 +12,7 @@ import fedjax_het as fh
 from fedjax_het.clients import superfed as module
 from fedjax_het.clients.objective import momentum_sgd
 from fedjax_het.clients.sgd import fedavg, fedprox
-from fedjax_het.clients.superfed import cosine, cosine_squared, cosine_squared_factors, draw_lambda, superfed
+from fedjax_het.clients.superfed import cosine, cosine_squared_factors, draw_lambda, superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.federated import federated
@@ -113,6 +113,26 @@ def test_with_nu_from_the_first_round_both_ends_descend_at_lambda_0_before_the_s
 
 
 @pytest.mark.slow
+def test_statistics_are_fedavg_s_before_the_start_since_whenever_nu_acts(ragged):
+  base = mlp()
+
+  def train(params, stats, x, real, key):
+    return base.apply(params, x), {"m": 0.9 * stats["m"] + 0.1 * x.mean(0)}
+
+  model = base._replace(
+    apply=lambda params, x, stats: base.apply(params, x), train=train, stats={"m": jnp.zeros(4)}
+  )
+  key, own, sent = jax.random.key(0), one_client(ragged, 2), []
+  for since in ("start", "first"):
+    client = superfed(model, start_round=5, nu=0.0, nu_from=since, **LOCAL)
+    broadcast = client.init_broadcast(key)
+    state = client.init(key, broadcast, None, Context())
+    sent.append(jax.jit(client.update)(key, broadcast, state, own, Context(round=2))[0].stats)
+  close(*sent, 1e-5, 1e-6)
+  assert np.abs(sent[0]["m"]).max() > 1e-3
+
+
+@pytest.mark.slow
 def test_from_the_start_on_it_does_not_matter_since_when_nu_acts(ragged):
   first, start = (run(superfed(mlp(), nu_from=own, **LOCAL), ragged) for own in ("first", "start"))
   close(first[0].broadcast, start[0].broadcast, 1e-5, 1e-6)
@@ -186,13 +206,12 @@ def test_proximity_pulls_in_the_second_step(ragged):
 def test_cosine_factors_are_its_gradient(seed):
   federated, local = (mlp().init(jax.random.key(2 * seed + j)) for j in (0, 1))
   a, b, c = cosine_squared_factors(federated, local)
-  by_f, by_l = jax.grad(cosine_squared, (0, 1))(federated, local)
+  square = lambda *ends: cosine(*ends) ** 2  # noqa: E731
+  by_f, by_l = jax.grad(square, (0, 1))(federated, local)
   close(jax.tree.map(lambda f, l: a * l - b * f, federated, local), by_f, 1e-5, 1e-6)
   close(jax.tree.map(lambda f, l: a * f - c * l, federated, local), by_l, 1e-5, 1e-6)
   f, l = (np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(float64(t))]) for t in (federated, local))
-  np.testing.assert_allclose(
-    cosine_squared(federated, local), (f @ l) ** 2 / (f @ f * (l @ l)), rtol=1e-5, atol=1e-8
-  )
+  np.testing.assert_allclose(square(federated, local), (f @ l) ** 2 / (f @ f * (l @ l)), rtol=1e-5, atol=1e-8)
 
 
 def test_cosine_of_a_zero_vector_pulls_nowhere():

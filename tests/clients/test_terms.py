@@ -74,6 +74,62 @@ def test_calibrated_losses_by_hand(rule, counts):
   assert weight is None and np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_smoothed_labels_of_calibrated_losses_are_of_the_classes_that_take_part(rule):
+  """A class that the client lacks has no part, so that its loss, of a logit of -1e9, is in no mean."""
+  counts, y, share = np.array([3.0, 0, 5]), np.array([0, 2] * 3), 0.1
+  given = {"calibration": rule, "calibration_strength": 0.7, "label_smoothing": share}
+  task = recipe_of(mlp(), given)._replace(counts=jnp.asarray(counts, jnp.float32)).trained.task
+  found = task.losses(jnp.asarray(X[:6, :3]), jnp.asarray(y))[0]
+  of = lambda labels: by_hand(rule, X[:6, :3].astype(np.float64), labels, counts, 0.7)  # noqa: E731
+  classes = range(3) if rule == "fedrs" else (0, 2)
+  if rule == "fedrs":  # the logit of a class that the client lacks is multiplied in the label's place, too
+    of = lambda labels: np.log(np.exp(f := X[:6, :3] * [1, 0.7, 1]).sum(1)) - f[range(6), labels]  # noqa: E731
+  wanted = (1 - share) * of(y) + share * np.mean([of(np.full(6, c)) for c in classes], 0)
+  np.testing.assert_allclose(found, wanted, rtol=2e-5)
+
+
+NOT_ONE_MODEL = {
+  "apfl": fh.apfl, "pfedme": fh.pfedme, "superfed_mm": fh.superfed_mm,
+  "superfed_mm, first": lambda *a, **own: fh.superfed_mm(*a, nu_from="first", start_round=3, **own),
+}  # fmt: skip
+
+
+def test_training_that_does_not_know_the_client_s_counts_is_an_error():
+  """With counts of its own a rule would be the identity."""
+  recipe = recipe_of(mlp(), {"calibration": "fedlc"})
+  with pytest.raises(SettingError, match=r"calibration = 'fedlc': .* recipe\.fitted"):
+    recipe.gradient(mlp().init(jax.random.key(0)), (), None)
+
+
+@pytest.mark.parametrize("name", NOT_ONE_MODEL)
+@pytest.mark.slow
+def test_losses_are_calibrated_in_every_local_training(name, ragged):
+  lacking = ragged.__class__(**{**vars(ragged), "y": jnp.minimum(ragged.y, 1)})  # no client has class 2
+  plain, on = (
+    client_round(NOT_ONE_MODEL[name](mlp(), lr=0.1, epochs=1, batch_size=4, calibration=rule), lacking)
+    for rule in ("none", "logit_adjustment")
+  )
+  moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), plain[0].params, on[0].params)
+  assert max(jax.tree.leaves(moved)) > 1e-3
+
+
+def test_fedrs_of_strength_one_is_plain_and_said_to_be(ragged):
+  said = fh.fedavg(mlp(), calibration="fedrs").needs.remarks(ragged)
+  assert [*said] == ["calibration = fedrs: no effect beside calibration_strength = 1."]
+  assert not [*fh.fedavg(mlp(), calibration="fedrs", calibration_strength=0.5).needs.remarks(ragged)]
+  with pytest.raises(SettingError, match=r"calibration_strength = 1\.5: out of range"):
+    fh.fedavg(mlp(), calibration="fedrs", calibration_strength=1.5)
+
+
+@pytest.mark.parametrize(
+  "part", [fh.fedlc, fh.fedrod, fh.gpfl, fh.knn_per, fh.fedproto, fh.fedas, fh.fedgen, fh.fd]
+)
+def test_methods_that_count_classes_ask_for_their_number(part):
+  with pytest.raises(SettingError, match="does not say its num_classes"):
+    part(mlp()._replace(num_classes=0))
+
+
 def test_the_counts_are_the_client_s_own(ragged):
   for i in (0, 1, 5):
     _, y = rows_of(ragged, i)
