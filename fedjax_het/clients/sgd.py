@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_het.clients.gradient_weights import times_counted_near
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import updates_barrier
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.data.container import Array, ClientData
+from fedjax_het.errors import is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
@@ -149,6 +151,10 @@ def fedprox(
   """
   recipe = recipe_of(model, local)
 
+  def counted(steps: jax.Array, round: jax.Array) -> jax.Array:
+    pull = recipe.rate(round) * jnp.asarray(mu, jnp.float32)
+    return times_counted_near(steps, recipe.settings["momentum"], pull)
+
   training = LocalTraining(
     steps=recipe.steps,
     start=lambda broadcast, state, context: start(
@@ -162,7 +168,7 @@ def fedprox(
       Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
     ),
     gradients=recipe.gradients,
-    counted=recipe.counted,
+    counted=recipe.counted if mu is None or is_zero(mu) or recipe.counted is None else counted,
   )  # fmt: skip
 
   return supervised(recipe, training, name=name)

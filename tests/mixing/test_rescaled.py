@@ -60,6 +60,25 @@ def test_fednova_s_error_falls_with_the_rate_where_fedavg_s_stays():
   np.testing.assert_allclose(np.array(errors[True][:-1]) / errors[True][1:], 2.0, rtol=0.25)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("mu", [0.0, 1e-3, 0.5])
+def test_steps_of_fedprox_count_as_its_recursion_says(momentum, mu):
+  """a_n is how far n gradients of 1 go, where the proximal term pulls back."""
+  lr, decay, t, steps = 0.2, 0.9, 3, np.array([0, 1, 2, 7, 50, 1000])
+  part = fh.fedprox(linear(), mu=mu, lr=lr, lr_decay=decay, momentum=momentum)
+  found = jax.jit(part.training.counted)(jnp.asarray(steps), jnp.int32(t))
+  a, m, wanted = 0.0, 0.0, [0.0]
+  for _ in range(steps.max()):
+    m = momentum * m + 1.0 - lr * decay**t * mu * a
+    a = a + m
+    wanted.append(a)
+  np.testing.assert_allclose(found, np.array(wanted)[steps], rtol=3e-5)
+  if mu and not momentum:
+    pull = lr * decay**t * mu
+    np.testing.assert_allclose(found, (1 - (1 - pull) ** steps) / pull, rtol=3e-5)
+  assert fh.fedprox(linear(), mu=mu, optimizer="adam").training.counted is None
+
+
 def test_fedexp_s_step_by_hand():
   p, squares = np.array([0.25, 0.75]), np.array([8.0, 4.0])
   assert extrapolation(jnp.asarray(p), jnp.asarray(squares), jnp.asarray(0.5), 0.1) == pytest.approx(5 / 1.2)
