@@ -81,8 +81,9 @@ class Judge:
   ):  # fmt: skip
     made = classifier(model, source)
     self.key, self.model, self.seeds = key, made, seeds
-    self._source, self._sizes, rows = source, data.test.size, data.test.rows()
-    self._test = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
+    self._sizes, rows = data.test.size, data.test.rows()
+    self._test = np.asarray(data.x)[rows], np.asarray(data.y)[rows], data.scale
+    self._official = source.x_test, source.y_test, source.scale
     self._learn = jax.jit(lambda key, x, y: downstream(key, made, x, y, **settings))
     self._apply = jax.jit(made.apply)
 
@@ -102,23 +103,21 @@ class Judge:
 
   def _trial(self, key: jax.Array, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     params, loss = self._learn(key, x, y)
-    logits_of = in_blocks(lambda x: self._apply(params, as_read(x, self._source.scale)))
 
-    def right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def right(x: np.ndarray, y: np.ndarray, scale: float | None) -> np.ndarray:
       if not len(y):
         return np.zeros(0, bool)
-      logits = logits_of(x)
+      logits = in_blocks(lambda x: self._apply(params, as_read(x, scale)))(x)
       return (logits.argmax(1) if logits.shape[1] > 1 else logits[:, 0] > 0) == y
 
     hits = right(*self._test)
     local = [own.mean() for own in np.split(hits, np.cumsum(self._sizes)[:-1]) if len(own)]
     classes = [hits[self._test[1] == label].mean() for label in np.unique(self._test[1])]
-    official = self._source.x_test, self._source.y_test
     return {
       "loss": float(loss),
       "local": {"mean": _mean(local), "std": float(np.std(local)) if local else np.nan},
       "balanced": _mean(classes),
-      "official": float(right(*official).mean()) if len(official[1]) else None,
+      "official": float(right(*self._official).mean()) if len(self._official[1]) else None,
     }
 
 

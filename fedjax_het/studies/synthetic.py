@@ -189,7 +189,7 @@ def worth(
   judge = judge_of(settings, source, data, key)
 
   def read(x: np.ndarray) -> np.ndarray:
-    return as_read(x, source.scale)
+    return as_read(x, data.scale)
 
   test, train = (
     (np.asarray(data.x)[rows], np.asarray(data.y)[rows]) for rows in (data.test.rows(), data.train.rows())
@@ -217,7 +217,7 @@ def worth(
       classifier_features(judge.key, read, *train, source.num_classes) if wanted == "classifier"
       else read_inception(wanted)
     )  # fmt: skip
-    unseen = read(source.x_test if len(source.y_test) else test[0])
+    unseen = as_read(source.x_test, source.scale) if len(source.y_test) else read(test[0])
     report |= distances(features, x, unseen)
     report["real"] |= distances(features, real[0][0], unseen)
   return report

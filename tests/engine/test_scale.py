@@ -116,6 +116,26 @@ def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, 
   assert found["within_class_distance"]["real"] == pytest.approx(np.mean(apart), rel=1e-5)
 
 
+@pytest.mark.slow
+def test_examples_with_noise_are_judged_as_they_are_held():
+  """Noise of clients makes floats of bytes, whose scale is then done, and not that of the official test set."""
+  rng = np.random.default_rng(1)
+  y = np.arange(60) % 2
+  x = (rng.integers(0, 100, (60, 2, 2, 1)) + 100 * y[:, None, None, None]).astype(np.int16)
+  source = fh.data.Source(x, y, x[:6], y[:6], 2, "whole", scale=1 / 200)
+  data = fh.federate(x, y, [np.arange(30), np.arange(30, 60)], KEY, num_classes=2, scale=1 / 200)
+  shifted = fh.data.feature_shift(KEY, data, fh.data.growing_noise(1e-6))
+  assert shifted.scale is None and np.asarray(shifted.x).dtype == np.float32
+  given = {"model": {"name": "logistic_regression"}, "steps": 200, "lr": 0.1}
+  made = (x[:20] / 200).astype(np.float32)
+  plain, found = (synthetic.worth(given, source, own, KEY, made, y[:20]) for own in (data, shifted))
+  assert plain["downstream"]["local"]["mean"] == found["downstream"]["local"]["mean"] == 1.0
+  assert plain["downstream"]["official"] == found["downstream"]["official"] == 1.0
+  assert plain["within_class_distance"]["real"] == pytest.approx(
+    found["within_class_distance"]["real"], rel=1e-3
+  )
+
+
 def test_a_dry_run_counts_bytes_as_floats():
   class Plan:
     model = MODEL
