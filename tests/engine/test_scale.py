@@ -118,7 +118,7 @@ def test_the_judge_of_synthetic_bytes_reads_the_same_floats(monkeypatch, scale, 
 
 @pytest.mark.slow
 def test_examples_with_noise_are_judged_as_they_are_held():
-  """Noise of clients makes floats of bytes, whose scale is then done, and not that of the official test set."""
+  """Noise of clients makes floats of bytes, whose scale is then done; the official test set keeps its own."""
   rng = np.random.default_rng(1)
   y = np.arange(60) % 2
   x = (rng.integers(0, 100, (60, 2, 2, 1)) + 100 * y[:, None, None, None]).astype(np.int16)
