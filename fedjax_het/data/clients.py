@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData, Part, slices_of
 from fedjax_het.data.federate import share
+from fedjax_het.data.natural import generator
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key, check_range, check_whole, listed
 from fedjax_het.settings import Range
@@ -42,7 +43,7 @@ def split_clients(
   """
   key = check_key(key)
   count = count_apart(num_clients, fraction)
-  order = np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(int(num_clients))
+  order = generator(key).permutation(int(num_clients))
   return np.sort(order[count:]), np.sort(order[:count])
 
 

@@ -94,7 +94,8 @@ def _features(column: Column, values: np.ndarray, where: str) -> np.ndarray:
   absent = missing(values)
   gaps = [absent[:, None].astype(np.float64)] * column.gaps
   if column.kind == "text":
-    return np.concatenate([np.stack([_words(text) for text in _texts(values, absent)]), *gaps], axis=1)
+    counts = np.array([_words(text) for text in _texts(values, absent)]).reshape(-1, WORDS)
+    return np.concatenate([counts, *gaps], axis=1)
   if column.kind == "category":
     texts = np.array(_texts(values, absent), object)
     one_hot = texts[:, None] == np.array(column.values, object)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_het.data.columns import Column, Columns, as_text, encode
 from fedjax_het.data.filled import Scaling
-from fedjax_het.errors import SettingError, check_choice, near
+from fedjax_het.errors import DataError, SettingError, check_choice, near
 
 Described = TypeVar("Described")
 Name = str | int | float | bool
@@ -62,17 +62,29 @@ class Encoder:
       where: the name of the rows in errors.
 
     Raises:
-      DataError: see `columns.encode`.
+      DataError: see `columns.encode`; or a number is missing, and no means of training rows were kept.
       SettingError: constants are each client's own, and no client is given.
     """
     x, scaling = self.raw(rows, where), self.scaling_of(client)
     if scaling is None:
-      return x.astype(np.float32) if self.columns else x
+      return self._whole(x, where) if self.columns else x
     x = np.asarray(x)
     if x.dtype.kind not in "biuf" or x.shape[1:] != scaling.mean.shape[1:]:
       shape = ", ".join(map(str, scaling.mean.shape[1:]))
       raise SettingError("rows", f"{x.dtype} {[*x.shape]}", "are no examples", f"Give numbers, [n, {shape}].")
     return scaling(x).astype(np.float32)
+
+  def _whole(self, x: np.ndarray, where: object) -> np.ndarray:
+    """Returns features as float32; raises `DataError` for the first value that is missing."""
+    gone = np.argwhere(np.isnan(x))
+    if len(gone):
+      row, feature = gone[0]
+      name = [one for column in self.columns for one in column.features][feature]
+      raise DataError(
+        f"{where}, column {name!r}, row {row + 1}: no value, and the model keeps no mean to put there. Give"
+        " one."
+      )
+    return x.astype(np.float32)
 
   def raw(self, rows: Any, where: object = "rows") -> Any:
     """Returns rows as examples before values are filled and standardised, which exported programs take."""

@@ -10,6 +10,7 @@ from absl import logging
 from fedjax_het.data.container import FederatedData, PyTree, slices_of
 from fedjax_het.data.encoder import with_names
 from fedjax_het.data.filled import fill
+from fedjax_het.data.natural import generator
 from fedjax_het.data.rows import (
   as_array,
   as_held,
@@ -69,8 +70,9 @@ def federate(
     standardize: columns of x, float32 [N, D], of which every client's rows become (x - mean) / deviation
       (the population's); a column whose training values are all equal, or all missing, becomes 0.
     pooled: whether means and deviations are of all clients' training rows.
-    stratify: for classes, whether each client's held-out rows have its own shares of them: of every class
-      ⌊fraction · n⌋ or one more, the rows left over going to the classes with the largest remainders.
+    stratify: for classes, whether each client's held-out rows have its own shares of them: of a class of n_c
+      of its n rows ⌊m n_c / n⌋ or one more, where m rows are held out, and those that are left over go to the
+      classes with the largest remainders.
     scale: factor > 0 by which examples are multiplied, as float32, whenever a batch is read, such as 1/255
       for the bytes of flattened images. By default, and for each array of a tree, uint8 of three axes or more
       and uint16 of four axes or more are images and are read as [0, 1] (1/255 and 1/65535); other uint8 are a
@@ -144,7 +146,7 @@ def federate(
       "standardize", tuple(standardize), f"x is {found}", "Name columns of floats in [N, D]."
     )
   check_images(x, scale)
-  rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  rng = generator(key)
   order, sizes = [], np.zeros((len(parts), 3), np.int64)
   for i, rows in enumerate(parts):
     rows = rng.permutation(rows)

@@ -156,14 +156,21 @@ def number(where: str, text: str) -> float:
   return value
 
 
-def lacking(x: np.ndarray, groups: np.ndarray, columns: Sequence[str]) -> tuple[str, ...]:
-  """Returns a note for `Source.notes` for each group without any value in some columns of x, [N, D]."""
+def lacking(x: np.ndarray, groups: np.ndarray, columns: Sequence[str], becomes: str = "0") -> tuple[str, ...]:
+  """Returns a note for `Source.notes` for each group without any value in some columns of x, [N, D].
+
+  Args:
+    x: the examples, NaN where a value is missing.
+    groups: whose each row is, [N].
+    columns: the columns' names, [D].
+    becomes: what such a value becomes, for the note.
+  """
   notes = []
   for group in dict.fromkeys(groups.tolist()):
     absent = np.isnan(x[groups == group]).all(axis=0)
     if absent.any():
       named = ", ".join(name for name, none in zip(columns, absent) if none)
-      notes.append(f"{group} has no value of {named} in any row: it becomes 0")
+      notes.append(f"{group} has no value of {named} in any row: it becomes {becomes}")
   return tuple(notes)
 
 

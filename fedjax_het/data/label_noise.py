@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het.data.natural import generator
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_key
 from fedjax_het.settings import HostShare, Whole, checked
@@ -88,7 +89,7 @@ def label_noise(key: jax.Array, labels: ArrayLike, transition: ArrayLike) -> np.
   if labels.ndim != 1 or labels.dtype.kind not in "biuf" or not np.array_equal(labels, np.floor(labels)):
     problem = "not one whole number an example"
     raise SettingError("labels", f"{labels.dtype} {list(labels.shape)}", problem, "Give classes, [N].")
-  draws = np.random.default_rng(np.asarray(jax.random.key_data(key))).random(len(labels))
+  draws = generator(key).random(len(labels))
   noisy = labels.copy()
   for i, upto in enumerate(np.cumsum(rows, axis=1)[:, :-1]):
     own = np.flatnonzero(labels == i)

@@ -8,11 +8,12 @@ import numpy as np
 from absl import logging
 from numpy.typing import ArrayLike
 
-from fedjax_het.data.columns import as_text
+from fedjax_het.data.columns import as_text, numbers_of
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.encoder import with_names
 from fedjax_het.data.federate import federate
 from fedjax_het.data.files import Source
+from fedjax_het.data.filled import Scaling
 from fedjax_het.data.partition import PARTITIONERS, Parts, partition
 from fedjax_het.data.rows import as_array
 from fedjax_het.errors import SettingError, check_choice, check_key, check_whole
@@ -164,10 +165,27 @@ def of_source(key: jax.Array | None, source: Source, **settings: Any) -> Federat
     data = from_arrays(key, source.x, source.y, **settings)
   else:
     data = from_groups(key, source.x, source.y, source.groups, **settings)
-  return with_names(data, labels=source.labels, columns=source.columns)
+  data = with_names(data, labels=source.labels, columns=source.columns)
+  if data.encoder.scaling is not None or not numbers_of(source.columns):
+    return data
+  # Later rows may lack numbers that all rows had.
+  train = np.asarray(data.x)[data.train.rows()].astype(np.float64)
+  return with_names(data, scaling=Scaling.of(train, ()))
 
 
 def names_of(groups: ArrayLike, parts: Parts) -> tuple[str, ...]:
-  """Returns the name of each client, the id of its rows' group, as a text."""
+  """Returns the name of each client, the id of its rows' group, as a text without blanks around it.
+
+  Raises:
+    SettingError: two clients have one name.
+  """
   ids = np.asarray(groups)
-  return tuple(as_text(ids[np.asarray(rows)[0]]) for rows in parts)
+  own = [ids[np.asarray(rows)[0]] for rows in parts]
+  names = tuple(map(as_text, own))
+  first: dict[str, Any] = {}
+  for name, one in zip(names, own):
+    if name in first:
+      problem = f"names two clients, {str(first[name])!r} and {str(one)!r}, which differ in blanks alone"
+      raise SettingError("groups", name, problem, "Strip them, or give one another name.")
+    first[name] = one
+  return names

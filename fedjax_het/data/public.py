@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.data.filled import Scaling
+from fedjax_het.data.natural import generator
 from fedjax_het.data.scale import as_read, scale_of
 from fedjax_het.data.sources import load
 from fedjax_het.errors import SettingError
@@ -53,7 +54,7 @@ def public_examples(
   if examples > len(source.y):
     problem = f"{source.name} has {len(source.y)}"
     raise SettingError("public.examples", examples, problem, f"Use at most {len(source.y)}.")
-  rows = np.sort(_generator(key).permutation(len(source.y))[:examples])
+  rows = np.sort(generator(key).permutation(len(source.y))[:examples])
 
   def taken(leaf: np.ndarray) -> np.ndarray:
     own = np.asarray(leaf[rows])
@@ -75,21 +76,19 @@ def noise_like(key: jax.Array, data: FederatedData, count: int) -> PyTree:
     count: M.
 
   Returns:
-    Each leaf [M, ...]: floats as models read them, or whole numbers in the same range.
+    Each leaf [M, ...]: floats as models read them, or whole numbers or bools in the same range.
   """
-  generator, rows = _generator(key), data.train.rows()
+  rng, rows = generator(key), data.train.rows()
 
   def drawn(leaf: Any) -> np.ndarray:
     own, factor = np.asarray(leaf)[rows], scale_of(leaf, data.scale)
     least, most = own.min(), own.max()
+    if own.dtype.kind == "b":
+      return rng.integers(int(least), int(most), (count, *own.shape[1:]), np.int8, endpoint=True) > 0
     if factor is None and own.dtype.kind in "iu":
-      return generator.integers(least, most, (count, *own.shape[1:]), np.int32, endpoint=True)
-    unit = generator.random((count, *own.shape[1:]), np.float32)
+      return rng.integers(least, most, (count, *own.shape[1:]), np.int32, endpoint=True)
+    unit = rng.random((count, *own.shape[1:]), np.float32)
     least, most = (np.float32(end) * np.float32(1.0 if factor is None else factor) for end in (least, most))
     return least + (most - least) * unit
 
   return jax.tree.map(drawn, data.x)
-
-
-def _generator(key: jax.Array) -> np.random.Generator:
-  return np.random.default_rng(np.asarray(jax.random.key_data(key)))

@@ -80,15 +80,15 @@ def read_source(
   unlabelled: Annotated[str, Choice(("error", "drop"))] = "error",
   task: Annotated[str, Choice(("classification", "binary", "regression"))] = "classification",
   encoding: str = "utf-8",
-  delimiter: str = ",",
+  delimiter: str | None = None,
   decimal: str = ".",
   thousands: str | None = None,
   missing: Sequence[str] = (),
 ) -> Source:
   """Reads a table: numbers and dates become standardised features, texts of few values one-hot ones.
 
-  A missing value of a number or date is 0 after standardisation, and a feature of its own says where values
-  are missing. What is not named is found: see `columns.described`.
+  A missing value of a number or date becomes the mean, which is 0 after standardisation, and a feature of its
+  own says where values are missing. What is not named is found: see `columns.described`.
 
   Args:
     table: a pandas frame, or the path of a .csv, .tsv or .parquet file.
@@ -104,7 +104,7 @@ def read_source(
     unlabelled: "drop" leaves out rows without a label, in place of an error.
     task: "regression" predicts numbers.
     encoding: how the file's characters are written.
-    delimiter: what separates the file's columns.
+    delimiter: what separates the file's columns; by default a tab in a .tsv, and a comma in others.
     decimal: the sign before decimals.
     thousands: the sign between thousands.
     missing: words that mean a missing value, besides nothing, NA, NaN, null and None.
@@ -143,7 +143,8 @@ def read_source(
   if unnamed:
     notes.append(f"{unnamed} rows have no {label!r} and are left out")
   if groups is not None:
-    notes += lacking(x, groups, features)
+    becomes = "the mean of all clients' training rows" if standardize == "none" else "0"
+    notes += lacking(x, groups, features, becomes)
   return Source(
     x, y, x[:0], y[:0], max(len(labels), 2) if task != "regression" else 1,
     Path(where).stem, groups, (where,), tuple(notes),
@@ -180,7 +181,7 @@ def read_frame(table: Any, how: Mapping[str, Any]) -> tuple[str, Any]:
       raise DataError(f"{where} is a spreadsheet. Save it as CSV, or give the frame of pandas.read_excel.")
     if not path.is_file():
       raise DataError(f"{where}: no such file. Give the path of a .csv or .parquet file.")
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
       _check_unused(how, f"is for files that are read as CSV, and {path.name} is Parquet")
       frame = _parquet(path, where)
     else:
@@ -232,7 +233,7 @@ def _csv(path: Path, where: str, how: Mapping[str, Any]) -> Any:
     if isinstance(error, UnicodeDecodeError):
       raise _other_encoding(where, content, error) from error
     raise SettingError("encoding", how["encoding"], "unknown", "Give one such as 'latin-1'.") from error
-  delimiter = "\t" if path.suffix == ".tsv" else how["delimiter"]
+  delimiter = how["delimiter"] or ("\t" if path.suffix.lower() == ".tsv" else ",")
   with reading(where):
     header = next(csv.reader(io.StringIO(text), delimiter=delimiter), [])
   twice = sorted({name for name in header if header.count(name) > 1})

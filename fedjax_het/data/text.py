@@ -19,7 +19,7 @@ from fedjax_het.data.own import of_source
 from fedjax_het.data.table import groups_of, read_frame
 from fedjax_het.data.untrusted import read
 from fedjax_het.errors import DataError, SettingError, check_choice, folder_of, reading
-from fedjax_het.settings import Count, Range, Whole, checked, settings_of
+from fedjax_het.settings import Count, Range, Whole, check_settings, checked, settings_of
 from fedjax_het.tasks import next_token
 from fedjax_het.tasks.missing import missing
 
@@ -57,7 +57,7 @@ def read_text(
   train: Annotated[float, Range(above=0.0, below=1.0, on_host=True)] = 0.8,
   end: str = "",
   encoding: str = "utf-8",
-  delimiter: str = ",",
+  delimiter: str | None = None,
 ) -> Source:
   """Reads texts as windows of T tokens, int [N, T], and the token after each, int32 [N, T], by client.
 
@@ -79,7 +79,7 @@ def read_text(
     end: the token between texts, in the tokenizer of a file; by default the first that it has of
       <|endoftext|>, </s>, <eos>, [SEP], <|end_of_text|>, <EOS>.
     encoding: how a table's characters are written.
-    delimiter: what separates a table's columns.
+    delimiter: what separates a table's columns; by default a tab in a .tsv, and a comma in others.
   """
   where, documents, notes = _documents(corpus, text, client, encoding, delimiter)
   parts = {name: divided(texts, train) for name, texts in documents.items()}
@@ -127,10 +127,13 @@ def text_tokenizer(corpus: Any, **settings: Any) -> Any:
 
   Returns:
     a `tokenizers.Tokenizer`.
+
+  Raises:
+    SettingError: a setting is unknown or does not fit.
+    DataError: the texts or the tokenizer cannot be read.
   """
   known = settings_of(read_text)
-  for name in settings:
-    check_choice("setting", name, known)
+  check_settings("setting", known, settings, ("corpus",))
   given = {name: own.default for name, own in known.items() if name != "corpus"} | settings
   _, documents, _ = _documents(corpus, *(given[name] for name in ("text", "client", "encoding", "delimiter")))
   parts = {name: divided(texts, given["train"]) for name, texts in documents.items()}
@@ -173,7 +176,7 @@ def _tokenizer(parts: Mapping[str, tuple[list[str], list[str]]], tokenizer: str,
 
 
 def _documents(
-  corpus: Any, text: str, client: str | None, encoding: str, delimiter: str
+  corpus: Any, text: str, client: str | None, encoding: str, delimiter: str | None
 ) -> tuple[str, Documents, list[str]]:
   """Returns (where it is from, the texts of each client, notes)."""
   if isinstance(corpus, str | os.PathLike) and (folder := folder_of("corpus", corpus)).is_dir():

@@ -218,7 +218,7 @@ def _for_one(encoder: Encoder, rows: Any) -> Encoder:
   """Returns the encoder of one client, "new", with the constants of its rows if each client has its own."""
   scaling = encoder.scaling
   if scaling is not None and len(scaling.mean) > 1:
-    raw = dataclasses.replace(encoder, scaling=None)
-    x = np.asarray(raw.encode(rows), np.float64)
-    scaling = Scaling.of(x, scaling.standardize)
+    x = np.asarray(encoder.raw(rows))
+    x = x.astype(np.float32) if encoder.columns else x
+    scaling = Scaling.of(x.astype(np.float64), scaling.standardize)
   return dataclasses.replace(encoder, clients=("new",), scaling=scaling)

@@ -30,6 +30,7 @@ from rich.text import Text
 
 from fedjax_het.clients.calibration import check_classes
 from fedjax_het.data.container import FederatedData
+from fedjax_het.data.natural import generator
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.evaluate import evaluate_model
 from fedjax_het.engine.lambda_selection import headline
@@ -92,7 +93,7 @@ def drawn(key: jax.Array, moments: Moments, per_class: int) -> tuple[np.ndarray,
   there = np.flatnonzero(moments.examples)
   values, vectors = np.linalg.eigh(moments.covariance[there])
   root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-  normal = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+  normal = generator(key)
   z = normal.normal(size=(len(there), per_class, root.shape[2])) @ root.transpose(0, 2, 1)
   z = z + moments.mean[there][:, None, :]
   return z.reshape(-1, z.shape[2]).astype(np.float32), np.repeat(there, per_class).astype(np.int32)

@@ -1,5 +1,7 @@
 """FedDF by NumPy, and the public examples that it learns on."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -130,6 +132,12 @@ def test_noise_has_the_range_and_form_of_what_is_read():
   own = noise_like(key, sequences, 500)
   assert (own["mask"] == 1).all() and own["ids"].dtype == np.int32
   assert {*own["ids"].ravel().tolist()} == {*range(9)}
+  masked = dataclasses.replace(
+    sequences, x=sequences.x | {"mask": np.ones((36, 5), bool), "odd": tokens["ids"] > 4}
+  )
+  own = noise_like(key, masked, 500)
+  assert own["mask"].dtype == own["odd"].dtype == bool and own["mask"].all()
+  assert 0.4 < own["odd"].mean() < 0.6
 
 
 def test_rows_of_a_data_set_as_a_model_reads_them():

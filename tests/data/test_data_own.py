@@ -119,6 +119,16 @@ def test_what_cannot_be_is_named(call, says):
     call()
 
 
+def test_two_clients_of_one_name_are_refused():
+  groups = np.where(GROUPS == "a", "ann ", "bob ")
+  assert fh.data.from_groups(KEY, X, Y, groups).encoder.clients == ("ann", "bob")
+  groups[:20] = "bob"
+  with pytest.raises(
+    fh.SettingError, match="groups = 'bob': names two clients, 'bob' and 'bob ', which differ"
+  ):
+    fh.data.from_groups(KEY, X, Y, groups)
+
+
 def test_options_of_another_partition_are_named_before_data_are_read():
   config = get_config()
   config.partition.name = "natural"

@@ -209,6 +209,20 @@ def test_files_as_people_have_them(tmp_path):
   assert len(dropped.y) == 40
 
 
+def test_a_file_s_ending_says_how_it_is_read_unless_the_delimiter_is_named(tmp_path):
+  how = {"label": "diagnosis", "client": "hospital"}
+  wanted = read_source(written(tmp_path), **how)
+  for name, sign, more in (
+    ("a.tsv", "\t", {}), ("a.TSV", "\t", {}), ("b.tsv", ";", {"delimiter": ";"}), ("c.CSV", ",", {}),
+  ):  # fmt: skip
+    found = read_source(written(tmp_path, name=name, sep=sign), **how, **more)
+    np.testing.assert_array_equal(found.x, wanted.x)
+  frame().to_parquet(tmp_path / "d.PARQUET")
+  np.testing.assert_array_equal(read_source(tmp_path / "d.PARQUET", **how).x, wanted.x)
+  with pytest.raises(fh.DataError, match=r"one column.*delimiter=';'"):
+    read_source(tmp_path / "b.tsv", **how)
+
+
 def test_new_rows_are_checked():
   columns = read_source(frame(), label="diagnosis", client="hospital").columns
   row = {"age": [50], "pressure": [120], "smoker": ["no"], "seen": ["2024-03-01"]}

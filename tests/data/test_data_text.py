@@ -141,8 +141,14 @@ def test_what_cannot_be_read(letters, tmp_path):
   ):
     with pytest.raises((fh.DataError, fh.SettingError), match=says):
       text.read_text(letters, **settings)
-  with pytest.raises(fh.SettingError, match="setting = 'lenght'"):
-    fh.data.text_tokenizer(letters, lenght=3)
+  for settings, says in (
+    ({"lenght": 3}, "setting = 'lenght'"),
+    ({"train": 2.0}, "train = 2.0"),
+    ({"vocabulary": 5}, "vocabulary = 5"),
+    ({"length": -1}, "length = -1"),
+  ):
+    with pytest.raises(fh.SettingError, match=says):
+      fh.data.text_tokenizer(letters, **settings)
   assert "are unknown to the tokenizer" in " ".join(
     text.read_text(letters, tokenizer=str(other), end="b").notes
   )

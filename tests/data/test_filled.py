@@ -1,5 +1,7 @@
 """What a client's training rows lack entirely is said: which client, which column, and what it becomes."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import fedjax_het as fh
 from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.data import heart
+from fedjax_het.data.encoder import Encoder
 from fedjax_het.data.files import lacking
 from fedjax_het.experiment.build import build, notes_of
 
@@ -103,3 +106,38 @@ def test_the_constants_are_kept_and_give_the_rows_again():
     np.testing.assert_allclose(data.encoder.scaling.deviation[0], filled.std(0), rtol=1e-12)
     again = data.encoder.encode(x[PARTS[0]], 0)
     assert {tuple(row) for row in again} == {tuple(row) for row in data.x[:5]}
+
+
+def test_what_a_client_lacks_becomes_the_mean_where_nothing_is_standardised():
+  pd = pytest.importorskip("pandas")
+  frame = pd.DataFrame({
+    "who": ["a"] * 6 + ["b"] * 6, "age": [np.nan] * 6 + [50.0, 52, 54, 56, 58, 60], "y": ["p", "q"] * 6,
+  })  # fmt: skip
+  for standardize, becomes in (
+    ("none", "the mean of all clients' training rows"),
+    ("all", "0"),
+    ("client", "0"),
+  ):
+    said = []
+    data = fh.data.from_table(frame, label="y", client="who", standardize=standardize, tell=said.append)
+    assert f"table: a has no value of age in any row: it becomes {becomes}" in said
+    train = np.asarray(data.x)[data.train.rows()][:, 0]
+    first, mean = data.train.size[0], 0.0 if standardize != "none" else train[data.train.size[0] :].mean()
+    np.testing.assert_allclose(train[:first], mean, rtol=1e-6)
+
+
+def test_later_rows_may_lack_what_all_training_rows_had():
+  """The mean takes its place, also where nothing is standardised; encoders that kept none say so."""
+  pd = pytest.importorskip("pandas")
+  frame = pd.DataFrame({"age": np.arange(12.0), "note": ["a b"] * 12, "y": ["p", "q"] * 6})
+  data = fh.data.from_table(frame, label="y", num_clients=2, standardize="none", text="note")
+  row, train = {"age": [None, 3.0], "note": ["a", ""]}, np.asarray(data.x)[data.train.rows()]
+  encoder = Encoder.of_arrays(data.encoder.arrays())
+  found = encoder.encode(row)
+  assert found.dtype == np.float32 and found[1, 0] == 3.0
+  assert found[0, 0] == pytest.approx(train[:, 0].mean(), rel=1e-6)
+  assert encoder.encode({"age": [], "note": []}).shape == (0, train.shape[1])
+  earlier = dataclasses.replace(encoder, scaling=None)
+  assert earlier.encode({"age": [3.0], "note": [""]})[0, 0] == 3.0
+  with pytest.raises(fh.DataError, match="rows, column 'age', row 1: no value, and the model keeps no mean"):
+    earlier.encode(row)
