@@ -9,7 +9,8 @@ kind        neighbours         accountant
 "poisson"   add-or-remove-one  "PLD", privacy loss distributions, of the event
                                `TruncatedSubsampledGaussianDpEvent` with the program's capacity
 "fixed"     replace-one        "RDP", Rényi orders, of sampling S of K without replacement and a Gaussian of
-                               multiplier z/2: replaced contributions are up to 2C apart
+                               multiplier z/2: replaced contributions are up to 2C apart; or ε of the next
+                               row where that is less, as orders of finitely many stay above some ε
 others      replace-one        "Gaussian", exact, of multiplier z / (2√T): no amplification, all rounds
 correlated  replace-one        "Gaussian", exact, of multiplier z / (2 ‖C‖), see `parts.Strategy`
 ==========  =================  ============================================================================
@@ -31,10 +32,11 @@ from fedjax_het.errors import SettingError
 from fedjax_het.parts.privacy import Sampling, Strategy
 
 INTERVAL, MOST_LOSSES = 1e-4, 4e5  # between two privacy losses, of which there are at most so many in a round
+FINER, MOST_FINER = 1.0002, 500  # steps from a noise multiplier near the wanted one to one that is enough
 
 
-def required(package: str) -> Any:
-  """Imports a package of the extra `privacy`.
+def required(package: str, setting: str = "privacy") -> Any:
+  """Imports a package of the extra `privacy`, which a setting needs.
 
   Raises:
     SettingError: it is not installed.
@@ -43,7 +45,7 @@ def required(package: str) -> Any:
     return importlib.import_module(package)
   except ImportError as error:
     raise SettingError(
-      "privacy", package.partition(".")[0], f"cannot be imported ({error})",
+      setting, package.partition(".")[0], f"cannot be imported ({error})",
       "Install it by: pip install 'fedjax_het[privacy]'.",
     ) from error  # fmt: skip
 
@@ -144,7 +146,8 @@ def _fixed(num_clients: int, cohort_size: int, multiplier: float, rounds: int, d
   dp, rdp = required("dp_accounting"), required("dp_accounting.rdp")
   accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
   event = dp.SampledWithoutReplacementDpEvent(num_clients, cohort_size, dp.GaussianDpEvent(multiplier / 2.0))
-  return float(accountant.compose(event, rounds).get_epsilon(delta))
+  unamplified = _gaussian(multiplier / (2.0 * math.sqrt(rounds)), delta)  # whoever takes part in all rounds
+  return min(float(accountant.compose(event, rounds).get_epsilon(delta)), unamplified)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -153,8 +156,8 @@ def _gaussian(multiplier: float, delta: float) -> float:
 
 
 def default_delta(num_clients: int) -> float:
-  """Computes δ = K^-1.1, which is below the 1/K at which one client in K may be published."""
-  return float(num_clients) ** -1.1
+  """Computes δ = K^-1.1, which is below the 1/K at which one client in K may be published; at most 2^-1.1."""
+  return float(max(num_clients, 2)) ** -1.1
 
 
 def calibrated(of: Rounds, epsilon: float, rounds: int, delta: float) -> float:
@@ -193,11 +196,17 @@ def least_noise(
     epsilon_of: z -> ε.
     target: the target, > 0.
     near: a cheaper approximation of `epsilon_of`, by which z is searched; None for itself.
+
+  Raises:
+    SettingError: ε stays above the target near the z that is found, as where its bound has a least value.
   """
   found = by_secants(near or epsilon_of, target)
-  while epsilon_of(found) > target:
-    found *= 1.0002
-  return found
+  for _ in range(MOST_FINER):
+    if epsilon_of(found) <= target:
+      return found
+    found *= FINER
+  remedy = "Use a larger one, or a larger delta."
+  raise SettingError("epsilon", target, "no noise is found for so small a target", remedy)
 
 
 def by_secants(epsilon_of: Callable[[float], float], target: float) -> float:

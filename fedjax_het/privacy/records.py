@@ -18,17 +18,15 @@ Sources: Abadi et al., CCS 2016; Ganesh, McKenna, Mahajan, arXiv:2508.15089, 202
 """
 
 import functools
-import importlib
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_het.errors import SettingError
 from fedjax_het.parts import Records
-from fedjax_het.privacy.accounting import least_noise, neighbours_of, of_poisson_samples
+from fedjax_het.privacy.accounting import least_noise, neighbours_of, of_poisson_samples, required
 from fedjax_het.settings import Count, Positive, Range, checked
 
 Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
@@ -36,6 +34,8 @@ Delta = Annotated[float, Range(above=0.0, below=1.0, on_host=True)]
 LEAST = 0.1  # multiplier below which no amplification is counted, as next to nothing is protected
 STEP, POINTS = 1e-3, 3e5  # of the losses' grid, rounded up: the least step, the most points
 MOST = 24  # with more different clients, not all are computed, see `spread`
+
+package = functools.partial(required, "dp_accounting", "dp_clip")  # raises `SettingError` if it is missing
 
 
 class Spread(NamedTuple):
@@ -48,15 +48,6 @@ class Spread(NamedTuple):
 
   largest: float
   median: float
-
-
-def accounting(module: str = "dp_accounting") -> Any:
-  """Imports dp-accounting; raises `SettingError`, which names the extra, where it is missing."""
-  try:
-    return importlib.import_module(module)
-  except ImportError as error:
-    remedy = "Install it by: pip install 'fedjax_het[privacy]'."
-    raise SettingError("dp_clip", "dp-accounting", f"the ledger needs it ({error})", remedy) from error
 
 
 def accountant(records: Records) -> str:
@@ -90,13 +81,13 @@ def epsilon(records: Records, examples: int, rounds: int, delta: float) -> float
   if not multiplier > 0:
     return math.inf
   if records.capacity is None or multiplier < LEAST:
-    return float(accounting().get_epsilon_gaussian(multiplier / (2.0 * math.sqrt(count)), delta))
+    return float(package().get_epsilon_gaussian(multiplier / (2.0 * math.sqrt(count)), delta))
   chance = min(1.0, records.batch_size / examples)
   return _drawn(examples, chance, records.capacity, multiplier, count, delta)
 
 
 def _drawn(examples: int, chance: float, capacity: int, multiplier: float, count: int, delta: float) -> float:
-  accounting()  # or the error of the ledger of records
+  package()  # or the error of the ledger of records
   # A loss of next to no noise is thousands a batch, whose grid would fill the memory.
   widest = (0.5 + chance * 0.5 * count) / multiplier**2 + 20.0 / multiplier
   step = 10.0 ** math.ceil(math.log10(max(STEP, widest / POINTS)))

@@ -54,7 +54,7 @@ class RecordPrivacy(Study):
       problem = "no effect without record-level privacy"
       raise SettingError("record_delta", given, problem, "Set local.dp_clip, or leave it out.")
     if client.studies.records is not None:
-      ledger.accounting()
+      ledger.package()
 
   @classmethod
   def fits(cls, run: Watched) -> bool:

@@ -14,7 +14,7 @@ from small_parts import SIZES, federation, linear
 import fedjax_het as fh
 from fedjax_het.aggregation import gaussian
 from fedjax_het.parts import Release, Strategy
-from fedjax_het.privacy.accounting import Rounds, calibrated, default_delta
+from fedjax_het.privacy.accounting import Rounds, calibrated, default_delta, least_noise
 from fedjax_het.privacy.ledger import Ledger, in_words
 
 K, S, DELTA = len(SIZES), 5, 1e-2
@@ -74,6 +74,25 @@ def test_fixed_cohorts_by_renyi_orders_at_twice_the_clip(name):
   accountant.compose(dp.SampledWithoutReplacementDpEvent(K, S, dp.GaussianDpEvent(2.0)), 9)
   assert found.epsilon(9) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
   assert found.told(9)["accountant"] == "RDP" and found.told(9)["neighbours"] == "replace-one"
+
+
+def test_chance_never_protects_less_than_none():
+  """Rényi orders of much noise have a least ε, below which the exact ε of all rounds counts."""
+  of = dict(rounds=10, num_clients=100, cohort_size=10, delta=1e-9)
+  found = fh.privacy.epsilon(1e4, **of)
+  assert delta_of(1e4 / (2 * 10**0.5), found) == pytest.approx(1e-9, rel=1e-3) and found < 0.01
+
+
+@pytest.mark.slow
+def test_noise_for_a_small_target_of_fixed_cohorts():
+  of = dict(rounds=10, num_clients=100, cohort_size=10, delta=1e-9)
+  z = fh.privacy.noise_multiplier(0.01, **of)
+  assert 0.00998 < fh.privacy.epsilon(z, **of) <= 0.01
+
+
+def test_a_target_below_the_least_bound_is_refused():
+  with pytest.raises(fh.SettingError, match=r"epsilon = 0.01: no noise is found for so small a target"):
+    least_noise(lambda z: 0.02 + 1.0 / z, 0.01)
 
 
 @pytest.mark.parametrize("name", ["available", "available, spread", "cyclic"])
@@ -136,6 +155,7 @@ def test_no_noise_has_no_bound_and_no_round_has_none_to_pay():
   assert "no bound of ε" in in_words({**found.told(1), "epsilon": None})
   assert Ledger.of(fh.federated(fh.fedavg(linear())), federation(SIZES), S) is None
   assert ledger(delta=None).delta == default_delta(K) == pytest.approx(K**-1.1)
+  assert default_delta(1) == default_delta(2) == pytest.approx(2**-1.1)
 
 
 slow = [pytest.param(name, marks=pytest.mark.slow) for name in ("uniform", "poisson")]
