@@ -65,7 +65,8 @@ def fedcm(
     return Message(params, () if plain else jax.tree.map(jnp.zeros_like, params), model.stats)
 
   training = one_model(recipe) if plain else one_model(recipe, correct=correct, finish=finish)
-  return supervised(recipe, training, name=name, init_broadcast=init_broadcast)
+  part = supervised(recipe, training, name=name, init_broadcast=init_broadcast)
+  return part._replace(needs=part.needs._replace(replaces=("extra", "stats")))
 
 
 @checked

@@ -113,4 +113,5 @@ def fedsmoo(
     init=lambda key, broadcast, *_: Own(zeros(broadcast.params), zeros(broadcast.params)),
   )  # fmt: skip
   brings = {"mixing": mixing.uniform(), "server": server.drift()}
-  return part._replace(needs=part.needs._replace(brings=brings, transformed=("params",)))
+  needs = part.needs._replace(brings=brings, transformed=("params",), replaces=("even", "stats"))
+  return part._replace(needs=needs)

@@ -6,7 +6,7 @@ arrives. In the first step M clients start. See `parts.Asynchronous`.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,9 +23,9 @@ from fedjax_het.engine.placement import constrain, map_clients, rounded
 from fedjax_het.engine.pool import Flights
 from fedjax_het.engine.round import RoundInfo, figures_of, round_step, sampling_of, server_step
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, Context, Draw, Feedback, Message, PyTree
+from fedjax_het.parts import Algorithm, Context, Draw, Feedback, Message, Pooled, PyTree
 
-UPDATES = ("params", "extra", "even", "stats")  # fields whose difference from the broadcast counts
+FIELDS = ("params", "extra", "even", "stats")  # that staleness weighs by what they have beside the broadcast
 
 
 def step_of(algorithm: Algorithm) -> Callable[..., tuple[State, RoundInfo]]:
@@ -45,6 +45,7 @@ def asynchronous_step(
   their uploads are summed in it.
   """
   part, pool = algorithm.asynchronous, state.pool
+  values = FIELDS if part.of_models else algorithm.client.needs.replaces
   room = part.concurrency - buffer_size
   batches = -(-room // buffer_size)  # that start in the first step before the last one
   flights = jax.tree.map(
@@ -79,9 +80,7 @@ def asynchronous_step(
   elapsed = jnp.maximum(flights.remaining[here].max(), 0.0)
   came = jax.tree.map(lambda leaf: leaf[here], flights)
   late = state.round - came.started
-  uploads = constrain(
-    as_of_now(part.of_models, state.broadcast, came.uploads, late == 0, part.weight(late)), mesh
-  )
+  uploads = constrain(as_of_now(values, state.broadcast, came.uploads, late == 0, part.weight(late)), mesh)
   state = state._replace(clients=clients)
   losses = functools.cache(lambda: losses_of(algorithm, mesh, client_batch, data, state, came.ids))
   sizes = constrain(data.clients(came.ids).size, mesh)
@@ -93,7 +92,7 @@ def asynchronous_step(
     algorithm, mesh, state, feedback, uploads, data.num_clients, sampling=sampling
   )
   rest = jax.tree.map(lambda leaf: leaf[left], flights)
-  kept = rest.uploads if part.of_models else since(rest.uploads, state.broadcast, rest.started == state.round)
+  kept = since(values, rest.uploads, state.broadcast, rest.started == state.round)
   remaining = rest.remaining - (elapsed + algorithm.system.server_seconds)
   waiting = constrain(rest._replace(uploads=kept, remaining=remaining), mesh)
   figures = {**(figures_of(algorithm, after, feedback) or {})}
@@ -106,49 +105,61 @@ def asynchronous_step(
 
 
 def as_of_now(
-  of_models: bool, broadcast: Message, uploads: Message, new: jax.Array, weight: jax.Array
+  values: Sequence[str], broadcast: Message, uploads: Message, new: jax.Array, weight: jax.Array
 ) -> Message:
-  """Returns uploads as the server takes them: θ + s Δ for its present broadcast θ.
+  """Returns uploads as the server takes them: θ + s Δ for its present broadcast θ, and s w for own weights w.
 
   An upload that is new, with the weight 1, stays as it is, bit for bit.
 
   Args:
-    of_models: whether all uploads are models u; else those that are not new are differences Δ = u - θ'.
+    values: the fields that have u itself in all uploads, so that Δ = u - θ; in the others an upload that is
+      not new has the difference Δ = u - θ' from what its client received.
     broadcast: the server's present one.
     uploads: the uploads, each leaf [B, ...].
     new: whose clients trained on the present broadcast, so that the upload is u, bool [B].
     weight: s, float32 [B].
   """
 
-  def one(own: jax.Array, base: jax.Array) -> jax.Array:
-    whole = over(new | of_models, own)
+  def one(field: str, own: jax.Array, base: jax.Array) -> jax.Array:
+    whole = over(new | (field in values), own)
     moved = base + over(weight, own) * jnp.where(whole, own - base, own)
     return jnp.where(over(new & (weight == 1.0), own), own, rounded(moved, own.dtype))
 
-  return of_updates(one, uploads, broadcast)
+  moved = of_fields(one, uploads, broadcast)
+  if not isinstance(uploads.pooled, Pooled):
+    return moved
+  counted = jax.tree.map(lambda own: own * over(weight, own), uploads.pooled.weights)
+  return moved._replace(pooled=uploads.pooled._replace(weights=counted))
 
 
-def since(uploads: Message, broadcast: Message, new: jax.Array) -> Message:
-  """Returns uploads [n, ...] with u - θ of those that are `new`, bool [n]; the others are so already."""
-  return of_updates(lambda own, base: jnp.where(over(new, own), own - base, own), uploads, broadcast)
+def since(values: Sequence[str], uploads: Message, broadcast: Message, new: jax.Array) -> Message:
+  """Returns uploads [n, ...] with u - θ of those that are `new`, bool [n]; the others are so already.
+
+  The fields `values` are left as they are.
+  """
+
+  def one(field: str, own: jax.Array, base: jax.Array) -> jax.Array:
+    return own if field in values else jnp.where(over(new, own), own - base, own)
+
+  return of_fields(one, uploads, broadcast)
 
 
-def of_updates(
-  function: Callable[[jax.Array, jax.Array], jax.Array], uploads: Message, broadcast: Message
+def of_fields(
+  function: Callable[[str, jax.Array, jax.Array], jax.Array], uploads: Message, broadcast: Message
 ) -> Message:
-  """Applies a function to the leaves [n, ...] of uploads and the broadcast's, in fields that are updates.
+  """Applies a function to (field, a leaf [n, ...] of the uploads, the broadcast's), in all of `FIELDS`.
 
-  These are the fields of `UPDATES` that have the broadcast's form; others are left as they are.
+  A field that has not the broadcast's form is left as it is.
   """
 
   def shapes(tree: PyTree) -> list[tuple[int, ...]]:
     return [leaf.shape for leaf in jax.tree.leaves(tree)]
 
   found = {}
-  for field in UPDATES:
+  for field in FIELDS:
     own, base = getattr(uploads, field), getattr(broadcast, field)
     if [shape[1:] for shape in shapes(own)] == shapes(base):
-      found[field] = jax.tree.map(function, own, base)
+      found[field] = jax.tree.map(functools.partial(function, field), own, base)
   return uploads._replace(**found)
 
 

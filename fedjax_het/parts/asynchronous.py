@@ -21,7 +21,8 @@ class Asynchronous(NamedTuple):
   first, moves, and starts B further clients, drawn uniformly among those that do not train, from its next
   broadcast. A round is a step of the server, and a client's staleness τ is the number of steps between the
   broadcast that it trained on and the one that its upload meets. For the broadcast θ of now and θ' of then,
-  the upload u becomes θ + s(τ) (u - θ'), or with `of_models` θ + s(τ) (u - θ).
+  the upload u becomes θ + s(τ) (u - θ'), or with `of_models`, and in fields of `Needs.replaces`, θ + s(τ)
+  (u - θ). Weights of a client's own, as of `Message.pooled`, are multiplied by s(τ).
 
   Attributes:
     buffer_size: B, the number of uploads that the server waits for; 0 for rounds of whole cohorts.

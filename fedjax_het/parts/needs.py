@@ -142,6 +142,8 @@ class Needs(NamedTuple):
       below a limit only; None for parts without such a limit. A remark says where more are.
     transformed: fields of an upload that transforms, such as quantisation, may change. Running statistics
       are left out because rounding could make a variance negative.
+    replaces: fields of an upload whose values take the place of those that the client received, such as
+      running statistics or a mean gradient, where others are updates of them; see `Asynchronous`.
     upload_bits: (an upload's shapes) -> the bits that it needs on its way; None for an upload that is sent as
       it is.
     probability: whether a mixing part reads `Feedback.probability`, which is unknown under an over-selection.
@@ -162,6 +164,7 @@ class Needs(NamedTuple):
   covers: tuple[str, ...] | None = None
   withstands: Callable[[int], float] | None = None
   transformed: tuple[str, ...] = ("params", "extra", "even")
+  replaces: tuple[str, ...] = ("stats",)
   upload_bits: Callable[[Message], int] | None = None
   brings: Mapping[str, Any] = MappingProxyType({})
   probability: bool = False
@@ -170,5 +173,5 @@ class Needs(NamedTuple):
   @property
   def of_client(self) -> tuple[str, ...]:
     """Names of the fields that are set and that only client parts may set."""
-    names = ("sees_data", "uploads_model", "upload_norm", "transformed", "upload_bits", "brings")
+    names = ("sees_data", "uploads_model", "upload_norm", "transformed", "replaces", "upload_bits", "brings")
     return tuple(name for name in names if getattr(self, name) != Needs._field_defaults[name])

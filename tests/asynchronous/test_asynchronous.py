@@ -140,6 +140,30 @@ def test_a_server_with_drifts_adds_those_of_the_uploads_that_came():
   np.testing.assert_allclose(state.server["w"], drift, rtol=1e-5)
 
 
+def test_late_values_that_are_no_updates_are_averaged_with_the_present_ones():
+  """Variances of batches stay above 0 so; and what has a weight of its own is weighed by s too."""
+  own, aim = halfway(), lambda context: jnp.float32(context.client) ** 2
+
+  def finish(broadcast, state, data, context, work):
+    upload, *rest = own.training.finish(broadcast, state, data, context, work)
+    pooled = fh.Pooled(aim(context), jnp.float32(context.client))
+    return upload._replace(extra=aim(context), stats={"var": aim(context)}, pooled=pooled), *rest
+
+  training, zero = own.training._replace(finish=finish), jnp.float32(0.0)
+  first = fh.Message({"w": jnp.zeros(2)}, zero, {"var": zero}, pooled=zero)
+  client = own._replace(init_broadcast=lambda key: first, update=in_one_go(training))
+  client = client._replace(needs=fh.Needs(replaces=("extra", "stats")))
+  seconds, part = np.random.default_rng(1).lognormal(0.0, 1.0, K), fh.asynchronous.fedbuff(2, 7)
+  state, _, whole = run(part, seconds, client=client, mixing=fh.mixing.uniform())
+  value, pooled = 0.0, 0.0
+  for t, (_, came, _) in enumerate(arrivals(whole, begun(state.key, 2), ROUNDS, 2, 7)):
+    ids, s = np.array([i for i, _ in came]), np.array([(1 + t - step) ** -0.5 for _, step in came])
+    value += np.mean(s * (ids**2 - value))
+    pooled = (s * ids * ids**2).sum() / (s * ids).sum()
+  np.testing.assert_allclose([state.broadcast.extra, state.broadcast.stats["var"]], value, rtol=1e-5)
+  np.testing.assert_allclose(state.broadcast.pooled, pooled, rtol=1e-5)
+
+
 def test_fedasync_mixes_the_models_themselves():
   seconds = np.random.default_rng(2).lognormal(0.0, 1.0, K)
   state, infos, whole = run(

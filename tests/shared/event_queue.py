@@ -74,7 +74,8 @@ def queued_rounds(run, rounds: int):
     for i, step in came:
       upload, base, _ = sent[i, step]
       weight = part.weight(jnp.array([t - step]))[0]
-      base = broadcast if part.of_models else base
+      own = broadcast._fields if part.of_models else client.needs.replaces
+      base = base._replace(**{name: getattr(broadcast, name) for name in own})
       uploads.append(jax.tree.map(lambda u, b, now, w=weight: now + w * (u - b), upload, base, broadcast))
     uploads = jax.tree.map(lambda *leaves: np.stack(leaves), *uploads)
     info = jax.tree.map(lambda *leaves: np.stack(leaves), *(sent[event][2] for event in came))
