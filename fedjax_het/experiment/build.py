@@ -289,15 +289,20 @@ def build(plan: Plan) -> Experiment:
   return with_prepared(built._replace(digests=digests), prepared)
 
 
-def settled(experiment: Experiment) -> Experiment:
-  """Returns the experiment with the settings that are found by the run's sizes, see `Method.target`."""
+def settled(experiment: Experiment, seen: bool = False) -> Experiment:
+  """Returns the experiment with the settings that are found by the run's sizes, see `Method.target`.
+
+  Args:
+    experiment: the run, whose plan may name targets.
+    seen: whether it is seen who takes part, so that no chance of being left out protects a client.
+  """
   plan, algorithm, data, model, *_ = experiment
   parts = dict(plan.parts)
   for section, method, own in chosen(plan.parts):
     target = method.target
     if target is None or own.get(target.given) is None:
       continue
-    keeps = keeps_state(algorithm, data, plan.cohort_size)
+    keeps = seen or keeps_state(algorithm, data, plan.cohort_size)
     sampling = algorithm.sampled(data.num_clients, plan.cohort_size, keeps)
     given = {name: value for name, value in own.items() if name != "name"}
     with as_written(plan.parts, section):

@@ -21,7 +21,7 @@ from fedjax_het.engine.checks import check_cohort
 from fedjax_het.engine.cpu import compiler_options
 from fedjax_het.engine.run import check_rounds
 from fedjax_het.errors import SettingError, check_run_key, check_whole
-from fedjax_het.experiment.build import build
+from fedjax_het.experiment.build import build, settled
 from fedjax_het.program.command_line import take_changes
 
 
@@ -140,6 +140,7 @@ def configured(run: Mapping[str, Any]) -> Deployment:
       problem = "is made of the clients' data, which no server has"
       raise SettingError(f"{place}.name", method.name, problem, "Use another, see --list.")
   experiment = build(planned)
+  planned = settled(experiment._replace(plan=planned), seen=True).plan  # as `serve` has the rounds' clients
   if idle := [
     name for name in ("tracking", "studies", "late_evaluations", "eval_clients") if getattr(planned, name)
   ]:

@@ -109,7 +109,8 @@ def _compiled_step(deployment: Deployment, sizes: np.ndarray, data: FederatedDat
 
     now, before = state.round, state.broadcast
     feedback = Feedback(cohort, sizes, now, losses, lambda: uploads, before, None, info.steps)
-    sampling = made.algorithm.participation.sampled(count, size, keeps_state=True)  # the nodes have theirs
+    # Nodes keep their states, and a network shows who is asked: nothing is promised of who takes part.
+    sampling = made.algorithm.participation.sampled(count, size, keeps_state=True)
     return server_step(made.algorithm, None, state, feedback, uploads, count, sampling=sampling)
 
   def shapes(clients: int, losses: bool) -> tuple[State, PyTree]:
