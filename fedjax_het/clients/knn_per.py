@@ -64,7 +64,8 @@ def neighbours(
     num_classes: C.
   """
   own, other = (jnp.square(rows).sum(-1) for rows in (features, memory.features))
-  squares = own[:, None] + other - 2.0 * features @ memory.features.T
+  products = jnp.matmul(features, memory.features.T, precision=jax.lax.Precision.HIGHEST)
+  squares = own[:, None] + other - 2.0 * products
   nearest, which = jax.lax.top_k(jnp.where(usable, -squares, -jnp.inf), min(k, len(memory.labels)))
   there = jnp.isfinite(nearest)
   share = jax.nn.softmax(jnp.where(there, nearest / (features.shape[1] * sigma), FAR))

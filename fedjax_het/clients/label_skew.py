@@ -97,10 +97,14 @@ def fedntd(
     **local: local training, see `LocalSettings`.
 
   Raises:
-    SettingError: a setting is out of range, the labels are no classes, or `mixup` is given.
+    SettingError: a setting is out of range, the labels are no classes or, with β > 0, of two classes, or
+      `mixup` is given.
   """
   recipe = recipe_of(model, local)
   check_method("fedntd", model)
+  if model.num_classes == 2 and not is_zero(beta):
+    problem = "distils over the classes other than the label, and of two classes one alone is left"
+    raise SettingError("algorithm", "fedntd", problem, "Choose another method, or beta=0, which is FedAvg.")
 
   def term(broadcast, state, context):
     def distil(params, seen):
@@ -110,7 +114,8 @@ def fedntd(
 
     return distil
 
-  if not is_zero(beta):
-    check_plain_labels(recipe, "fedntd")
-  training = one_model(recipe, term=None if is_zero(beta) else term)
-  return supervised(recipe, training, name="fedntd")
+  if is_zero(beta):
+    part = supervised(recipe, one_model(recipe), name="fedntd")
+    return part._replace(needs=part.needs.without_effect("beta = 0", tau=(tau, 1.0)))
+  check_plain_labels(recipe, "fedntd")
+  return supervised(recipe, one_model(recipe, term=term), name="fedntd")

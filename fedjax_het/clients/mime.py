@@ -25,7 +25,7 @@ from fedjax_het.clients.local_settings import SUMMING, LocalSettings, optimizer_
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import supervised
-from fedjax_het.data.container import ClientData, FederatedData
+from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch, for_each_batch
 from fedjax_het.models import Model
@@ -75,14 +75,8 @@ def without_momentum(model: Model, given: LocalSettings, name: str) -> Recipe:
 
 def with_remark(part: ClientUpdate, given: LocalSettings) -> ClientUpdate:
   """Returns the part with a remark on `momentum`, if it is given."""
-  said, momentum = part.needs.remarks, given.get("momentum", 0.0)
-
-  def remarks(data: FederatedData):
-    yield from said(data)
-    if not isinstance(momentum, jax.Array) and momentum != 0:
-      yield f"momentum = {momentum}: no effect beside {part.name}, which has the server's; set beta."
-
-  return part._replace(needs=part.needs._replace(remarks=remarks))
+  beside = f"{part.name}, which has the server's; set beta"
+  return part._replace(needs=part.needs.without_effect(beside, momentum=(given.get("momentum", 0.0), 0.0)))
 
 
 @checked

@@ -41,12 +41,14 @@ def contrast(z: jax.Array, near: jax.Array, far: jax.Array, temperature: float |
 def moon(
   model: Model, *, mu: NonNegative = 1.0, temperature: Positive = 0.5, **local: Unpack[LocalSettings]
 ) -> ClientUpdate:
-  """MOON's client part; its state is the client's model after its last round, at first the received one.
+  """MOON's client part; its state is the client's model after its last round.
+
+  Before its first round that is the run's first broadcast.
 
   Args:
     model: the model that clients train; it has to name its head.
     mu: μ >= 0, weight of the contrastive term, in the paper 1 to 10; 0 leaves it out and is FedAvg.
-    temperature: T > 0.
+    temperature: T > 0, of the term.
     **local: local training, see `LocalSettings`.
 
   Raises:
@@ -65,7 +67,10 @@ def moon(
   def finish(broadcast, state, context, local):
     return Message(local.params, stats=local.stats), model.joined(local.params, local.stats)
 
-  return supervised(
+  part = supervised(
     recipe, one_model(recipe) if plain else one_model(recipe, term=term, finish=finish), name="moon",
     init=lambda key, broadcast, *_: () if plain else received(model)(broadcast),
   )  # fmt: skip
+  if plain:
+    part = part._replace(needs=part.needs.without_effect("mu = 0", temperature=(temperature, 0.5)))
+  return part

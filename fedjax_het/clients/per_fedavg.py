@@ -20,13 +20,14 @@ import jax.numpy as jnp
 from fedjax_het.clients import sgd
 from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import loss_gradient, training_loss
+from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import Batch
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Context, Info, LocalTraining, Message
+from fedjax_het.parts import ClientUpdate, Context, Message
 from fedjax_het.settings import Choice, NonNegative, Positive, checked
 
 PyTree = Any
@@ -86,7 +87,7 @@ def per_fedavg(
     model: the model that clients train, without running statistics.
     alpha: α >= 0, rate of the client's own step; 0 is FedAvg.
     hessian: "none" (FO), "difference" (HF) or "exact".
-    delta: δ > 0 of the difference.
+    delta: δ > 0 of the difference, without effect for other Hessians.
     **local: local training, see `LocalSettings`; its rate is the paper's β.
 
   Raises:
@@ -100,15 +101,14 @@ def per_fedavg(
   for name in REFUSED:
     if not is_zero(value := recipe.settings[name]):  # type: ignore[literal-required]
       raise SettingError(name, value, "changes the gradient that per_fedavg takes three of", "Leave it out.")
-  plain = is_zero(alpha)
-
-  def start(broadcast, state, context):
-    return sgd.start(broadcast.params, broadcast.stats, recipe.optimizer(context))
+  plain = one_model(recipe)._replace(counted=None)
+  if is_zero(alpha):
+    part = supervised(recipe, plain, name="per_fedavg")
+    given = {"hessian": (hessian, "none"), "delta": (delta, 1e-3)}
+    return part._replace(needs=part.needs.without_effect("alpha = 0", **given))
 
   def run_steps(key, broadcast, state, data, context, local, first, last):
     tx, own = recipe.optimizer(context), recipe.fitted(data).trained
-    if plain:
-      return sgd.run_steps(key, recipe, data, local, tx, None, first, last)
 
     def gradient(params: PyTree, batch: Batch) -> PyTree:
       return loss_gradient(own, params, (), batch)[1]
@@ -121,16 +121,13 @@ def per_fedavg(
 
     return recipe.for_each_batch(key, data, step, local, first, last)
 
-  def finish(broadcast, state, data, context, local):
-    return Message(local.params, stats=local.stats), state, Info.of_sum(local.loss, local.steps)
-
   def personalize(broadcast: Message, state: PyTree, data: Any, context: Context, lam: jax.Array) -> PyTree:
     slope = jax.grad(lambda own: training_loss(model, own, data))(broadcast.params)
     return jax.tree.map(lambda w, g: w - alpha * g, broadcast.params, slope)
 
-  gradients = 1 if plain else {"none": 2, "exact": 4, "difference": 4}[hessian]
-  training = LocalTraining(recipe.steps, start, run_steps, finish, gradients)
-  part = supervised(recipe, training, name="per_fedavg")
-  if plain:
-    return part
-  return part._replace(personalize=personalize, needs=part.needs._replace(sees_data=("personalize",)))
+  gradients = {"none": 2, "exact": 4, "difference": 4}[hessian]
+  part = supervised(recipe, plain._replace(run_steps=run_steps, gradients=gradients), name="per_fedavg")
+  needs = part.needs._replace(sees_data=("personalize",))
+  if hessian != "difference":
+    needs = needs.without_effect(f"hessian = {hessian}", delta=(delta, 1e-3))
+  return part._replace(personalize=personalize, needs=needs)

@@ -154,7 +154,8 @@ def sosicfl_plus(
   def at(params: PyTree, alpha: jax.Array) -> PyTree:
     """Returns the model w_α = Σ_m α_m θ_m."""
     single, endpoints = part(params)
-    return joined(single, jax.tree.map(lambda leaf: jnp.tensordot(alpha, leaf, 1), endpoints))
+    mixed = lambda leaf: jnp.tensordot(alpha, leaf, 1, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
+    return joined(single, jax.tree.map(mixed, endpoints))
 
   def on_region(key: jax.Array, state: Owner, round: int | jax.Array) -> jax.Array:
     """Draws α uniformly on the client's region or, before t̃, on the simplex."""

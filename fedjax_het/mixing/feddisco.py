@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from fedjax_het.errors import checked_counts
+from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.static import shares_of_examples
 from fedjax_het.parts import Feedback, Mixing, Needs, Release
 from fedjax_het.settings import Choice, NonNegative, checked
@@ -50,7 +51,7 @@ def feddisco(
 
   Raises:
     SettingError: `counts` are not [K, C] numbers >= 0, have a client without examples, or are fractions; a
-      setting is out of range.
+      setting is out of range; from `check_cohort`, the cohort has one client.
   """
   if not isinstance(counts, jax.core.Tracer):
     checked_counts(counts)
@@ -68,6 +69,8 @@ def feddisco(
     lambda sizes: (),
     update,
     "feddisco",
-    needs=Needs(num_clients=jnp.asarray(counts).shape[0], releases=(Release("label counts"),)),
+    needs=Needs(
+      num_clients=jnp.asarray(counts).shape[0], check_cohort=beyond_one, releases=(Release("label counts"),)
+    ),
     takes_absent=True,
   )

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import vectors
+from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.static import shares_of_examples
-from fedjax_het.parts import Feedback, Mixing
+from fedjax_het.parts import Feedback, Mixing, Needs
 from fedjax_het.settings import Positive, checked
 
 
@@ -29,6 +30,9 @@ def fedexp(eps: Positive = 1e-3) -> Mixing:
 
   Args:
     eps: ε > 0, in squared parameters.
+
+  Raises:
+    SettingError: ε is out of range; from `check_cohort`, the cohort has one client.
   """
 
   def length(feedback: Feedback) -> jax.Array:
@@ -41,5 +45,6 @@ def fedexp(eps: Positive = 1e-3) -> Mixing:
   return Mixing(
     lambda sizes: (), lambda state, feedback: (shares_of_examples(feedback), state), "fedexp",
     lambda feedback: jnp.full(feedback.sizes.shape, length(feedback)),
-    figures=lambda feedback: {"server_step": length(feedback)}, takes_absent=True,
+    figures=lambda feedback: {"server_step": length(feedback)}, needs=Needs(check_cohort=beyond_one),
+    takes_absent=True,
   )  # fmt: skip

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
+from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.static import shares_of_examples
-from fedjax_het.parts import ClientUpdate, Feedback, Mixing
+from fedjax_het.parts import ClientUpdate, Feedback, Mixing, Needs
 from fedjax_het.settings import checked
 
 
@@ -34,7 +35,8 @@ def fednova() -> Mixing:
   """FedNova's mixing part, for client parts of local SGD whose `LocalTraining` says how its steps count.
 
   Raises:
-    SettingError: (by `federated`) the client part does not say how its steps count.
+    SettingError: (by `federated`) the client part does not say how its steps count; from `check_cohort`, the
+      cohort has one client.
   """
 
   def adapt_to(client: ClientUpdate) -> Mixing:
@@ -55,6 +57,6 @@ def fednova() -> Mixing:
 
   part = Mixing(
     lambda sizes: (), lambda state, feedback: (shares_of_examples(feedback), state), "fednova", lonely,
-    takes_absent=True, adapt_to=adapt_to,
+    needs=Needs(check_cohort=beyond_one), takes_absent=True, adapt_to=adapt_to,
   )  # fmt: skip
   return part

@@ -74,13 +74,13 @@ def spacing_scale(cdf: str, x: jax.Array) -> jax.Array:
 
 
 def beyond_one(size: int, num: int) -> None:
-  """Rejects cohorts of one client, whose coefficient is always 1; `Needs.check_cohort` of fair mixings.
+  """Rejects cohorts of one client, whose coefficient is always 1; `Needs.check_cohort` of mixings.
 
   Raises:
-    SettingError: the cohort has one client, with which fair mixing would be FedAvg.
+    SettingError: the cohort has one client, with which the mixing would be FedAvg's.
   """
   if size == 1:
-    problem = "a single client has the coefficient 1, and fair mixing would be FedAvg"
+    problem = "a single client has the coefficient 1, and this mixing would be FedAvg's"
     raise SettingError("cohort_size", size, problem, "Use at least 2, or mixing static.")
 
 

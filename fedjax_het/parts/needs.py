@@ -170,6 +170,20 @@ class Needs(NamedTuple):
   probability: bool = False
   releases: tuple[Release, ...] = ()
 
+  def without_effect(self, beside: str, **settings: tuple[Any, Any]) -> "Needs":
+    """Returns the needs with a remark on settings that have no effect beside another one.
+
+    Args:
+      beside: that one and its value, as in "mu = 0".
+      **settings: name -> (value, default); remarked on where the value is another one, and known.
+    """
+    changed = {
+      name: value for name, (value, usual) in settings.items()
+      if not isinstance(value, jax.Array) and value != usual
+    }  # fmt: skip
+    own = [f"{name} = {value}: no effect beside {beside}." for name, value in changed.items()]
+    return self._replace(remarks=lambda data: [*self.remarks(data), *own])
+
   @property
   def of_client(self) -> tuple[str, ...]:
     """Names of the fields that are set and that only client parts may set."""

@@ -42,8 +42,8 @@ class ServerUpdate(NamedTuple):
       of clients (`ClientUpdate.init`) and the global model are made of the broadcast itself.
     figures: (state after the round, feedback) -> name -> float32 scalar, per-round diagnostics for logging;
       never fed back into training. None for none.
-    uses_aggregate: whether `update` reads the aggregate; `federated` refuses an aggregation part beside one
-      that does not.
+    uses_aggregate: whether `update` reads the aggregate's params; `federated` refuses an aggregation part
+      beside one that does not.
     mechanism: how the part noises the mean of clients' uploads before it uses it, for the privacy ledger;
       None for a part that does not.
     takes_share: whether `update` takes as its last argument the share of all clients that the aggregate is

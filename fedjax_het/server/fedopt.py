@@ -84,7 +84,10 @@ def avgm(lr: Positive = 1.0, momentum: Fraction = 0.9, nesterov: bool = False) -
   Raises:
     SettingError: a setting is out of range.
   """
-  return optimizer(optax.sgd(lr) if is_zero(momentum) else optax.sgd(lr, momentum, nesterov), "avgm")
+  if not is_zero(momentum):
+    return optimizer(optax.sgd(lr, momentum, nesterov), "avgm")
+  part = optimizer(optax.sgd(lr), "avgm")
+  return part._replace(needs=part.needs.without_effect("momentum = 0", nesterov=(nesterov, False)))
 
 
 class Moments(NamedTuple):

@@ -87,9 +87,9 @@ def collapsed(x: jax.Array, labels: jax.Array, least: float | jax.Array) -> jax.
   flat = x.reshape(len(x), -1)
   same = labels[:, None] == labels
   count, rest = same.sum(1).astype(x.dtype), jnp.maximum(same.sum(1) - 1, 1).astype(x.dtype)
-  members = same.astype(x.dtype)
-  mean = members @ flat / count[:, None]
-  variance = members @ ((flat - mean) ** 2).mean(1) / count
+  product = functools.partial(jnp.matmul, same.astype(x.dtype), precision="highest")
+  mean = product(flat) / count[:, None]
+  variance = product(((flat - mean) ** 2).mean(1)) / count
   apart = 2.0 * variance * count / rest  # mean square over pairs of two
   first = ~jnp.tril(same, -1).any(1)
   return (apart < least**2) & ~first
@@ -182,7 +182,7 @@ def particles(
       0 for never.
     pixels: "bounded", clipped to [0, 1], where examples must lie; "free"; or "sigmoid", bounded likewise, the
       sigmoid of numbers u that are moved instead, by the chain rule; u begins as the set that the clients
-      receive first.
+      receive first, which is no sigmoid: the first round's gradients and repulsion are taken at u itself.
 
   Raises:
     SettingError: a setting is out of range, has no effect, or does not go with the client part; from

@@ -289,6 +289,7 @@ def test_ifca_recovers_planted_clusters():
     (lambda: mofedsam(mlp(), sam_radius=0.2), "sam_radius = 0.2: mofedsam sets the radius"),
     (lambda: fedcm(mlp(), optimizer="adam"), "optimizer = 'adam'.*fedcm reads the mean gradient"),
     (lambda: fedntd(mlp(), mixup=0.2), "mixup = 0.2: mixes labels, and fedntd reads"),
+    (lambda: fedntd(mlp()._replace(num_classes=2)), "'fedntd': distils over .* of two classes one alone"),
     (lambda: fedlc(mlp(), calibration="fedrs"), "calibration = 'fedrs': fedlc calibrates"),
     (lambda: per_fedavg(mlp(), sam_radius=0.1), "sam_radius = 0.1: changes the gradient that per_fedavg"),
     (lambda: fh.federated(feddyn(mlp()), fh.mixing.afl()), "mixing = 'afl': feddyn brings a mixing part"),
@@ -299,3 +300,23 @@ def test_ifca_recovers_planted_clusters():
 def test_what_cannot_be_is_refused(call, words):
   with pytest.raises(SettingError, match=words):
     call()
+
+
+@pytest.mark.parametrize(
+  ("make", "changed"),
+  [
+    (lambda **own: moon(mlp(), mu=0.0, **own), {"temperature": 0.1}),
+    (lambda **own: fedntd(mlp(), beta=0.0, **own), {"tau": 2.0}),
+    (lambda **own: per_fedavg(mlp(), **own), {"delta": 0.1}),
+    (lambda **own: per_fedavg(mlp(), alpha=0.0, **own), {"hessian": "difference", "delta": 0.1}),
+    (lambda **own: fh.mimelite(mlp(), **own), {"momentum": 0.5}),
+    (lambda **own: fh.server.avgm(momentum=0.0, **own), {"nesterov": True}),
+  ],
+)
+def test_settings_without_effect_are_remarked_on(make, changed):
+  found = [*make(**changed).needs.remarks(None)]
+  assert len(found) == len(changed) and all("no effect beside" in text for text in found)
+  assert not [*make().needs.remarks(None)]
+  (name, value), *_ = changed.items()
+  if isinstance(value, float):  # a value of a sweep is not known
+    assert len([*make(**{**changed, name: jnp.float32(value)}).needs.remarks(None)]) == len(changed) - 1

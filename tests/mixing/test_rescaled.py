@@ -128,6 +128,15 @@ def test_feddisco_checks_its_counts(counts):
     fh.mixing.feddisco(counts)
 
 
+@pytest.mark.parametrize(
+  "part", [fh.mixing.fednova(), fh.mixing.fedexp(), fh.mixing.feddisco([[1, 2], [3, 4]])]
+)
+def test_a_client_that_is_mixed_with_nobody_is_fedavg_s(part):
+  part.needs.check_cohort(2, 2)
+  with pytest.raises(fh.SettingError, match=r"cohort_size = 1: .* FedAvg"):
+    part.needs.check_cohort(1, 2)
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_server_momentum_by_hand(nesterov):
   server = fh.server.avgm(0.5, 0.8, nesterov)
