@@ -283,8 +283,10 @@ def columns(cells: Sequence[Cell]) -> list[str]:
   """Returns the keys that tell the columns of a table apart: those whose values differ within a method.
 
   A key that belongs to the method, such as its mixing, is left out: the other keys determine it within a
-  method, and methods differ in it where the other keys are equal.
+  method, and methods differ in it where the other keys are equal. A cell may be there several times, as once
+  for each metric.
   """
+  different = len({(cell.method, *cell.keys.values()) for cell in cells})
 
   def values(cell: Cell, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(cell.keys[key] for key in keys)
@@ -295,7 +297,7 @@ def columns(cells: Sequence[Cell]) -> list[str]:
   found = [key for key in cells[0].keys if differs(key)]
   for key in [*found]:
     others = [other for other in found if other != key]
-    determined = len({(cell.method, *values(cell, others)) for cell in cells}) == len(cells)
+    determined = len({(cell.method, *values(cell, others)) for cell in cells}) == different
     if determined and len({values(cell, found) for cell in cells}) > len(
       {values(cell, others) for cell in cells}
     ):

@@ -178,3 +178,17 @@ def test_budgets_stand_below_the_table_and_say_where_they_differ():
   assert len(layout.budgets([a, a])) == 1 and layout.budgets([made("A", {})]) == []
   row, _ = csv.DictReader(io.StringIO(layout.as_csv([a, b], [a.cell, b.cell], "")))
   assert (row["client_steps"], row["bytes"], row["seconds"]) == ("1000.0", "2000000.0", "5.0")
+
+
+def test_budgets_are_compared_in_the_columns_of_the_table_whatever_the_metrics():
+  """The strength is the method's own in each size, and tells no columns apart."""
+  several = []
+  for method, steps in (("A", 1000.0), ("B", 2000.0)):
+    for size in "12":
+      cell = Cell(method, {"algorithm": method, "size": size, "strength": f"{method}{size}"}, {})
+      one = made(method, {0: 90.0})._replace(cell=cell, budget={"client_steps": steps})
+      several += [one._replace(metric=metric) for metric in ("top1", "loss")]
+  said = "Budgets differ: B took 2.0 times the client steps of A (2,000; 1,000)."
+  assert layout.budgets(several)[1:] == layout.budgets(several[::2])[1:] == [
+    f"size 1: {said}", f"size 2: {said}"
+  ]  # fmt: skip
