@@ -30,7 +30,7 @@ def checked_study(
     problem = "trials are judged on clients' validation rows, and there are none"
     raise SettingError("valid_fraction", planned.valid_fraction, problem, "Add --config.valid_fraction=0.1.")
   own = checked_space(config, default_space(planned) if space is None else space)
-  if own and points_of(own) == 1:
+  if points_of(own) == 1:
     field, values = next((field, [*values]) for field, values in own.items())
     remedy = "Give a range, low:high, or several numbers."
     raise SettingError(f"space.{field}", values, "leaves nothing to choose", remedy)

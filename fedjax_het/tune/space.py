@@ -65,18 +65,32 @@ def parse(setting: str, text: str) -> Dimension:
   """
   if ":" not in text:
     values = tuple(_number(setting, one) for one in text.split(","))
-    if len({*values}) < len(values):
-      raise SettingError(setting, text, "has a number twice", "Name each once.")
+    check_dimension(setting, values, text)
     return values
   low, high, *scale = text.split(":")
   if scale not in ([], ["log"]):
     raise SettingError(setting, text, f"ends in {':'.join(scale)!r}, which is no scale", HOW)
   span = Span(_number(setting, low), _number(setting, high), bool(scale))
-  if not span.low < span.high:
-    raise SettingError(setting, text, "ends where it begins, or before", HOW)
-  if span.log and span.low <= 0:
-    raise SettingError(setting, text, "begins at or below 0, where there is no logarithm", "Leave log out.")
+  check_dimension(setting, span, text)
   return span
+
+
+def check_dimension(setting: str, own: Dimension, said: Any) -> None:
+  """Raises `SettingError` for a range that does not rise or has no logarithm, and for a number twice.
+
+  Args:
+    setting: the name of the dimension, for errors.
+    own: the range or list.
+    said: how it was given, for errors.
+  """
+  if not isinstance(own, Span):
+    if len({*own}) < len(own):
+      raise SettingError(setting, said, "has a number twice", "Name each once.")
+    return
+  if not own.low < own.high:
+    raise SettingError(setting, said, "ends where it begins, or before", HOW)
+  if own.log and own.low <= 0:
+    raise SettingError(setting, said, "begins at or below 0, where there is no logarithm", "Leave log out.")
 
 
 def _number(setting: str, text: str) -> float:
@@ -113,8 +127,12 @@ def checked_space(config: Any, space: Space) -> dict[str, Dimension]:
     space: field -> range or list.
 
   Raises:
-    SettingError: a field is the seed, cannot vary in one program, or does not take the ends of its range.
+    SettingError: there is no field; a field is the seed, cannot vary in one program, or does not take the
+      ends of its range; see `check_dimension`.
   """
+  if not space:
+    problem = "has no field that could be tuned"
+    raise SettingError("space", {}, problem, "Name one, or give None for a range of learning rates.")
   base, found = written(config), {}
   for path, own in sorted(space.items()):
     ends = [own.low, own.high] if isinstance(own, Span) else [*own]
@@ -128,6 +146,7 @@ def checked_space(config: Any, space: Space) -> dict[str, Dimension]:
     with said_by("space", {path}):
       for end in ends:
         plan(with_values(base, {path: end}))
+    check_dimension(f"space.{path}", own, ends)
     found[path] = own._replace(whole=True) if isinstance(own, Span) and _is_whole(base, path) else own
   return found
 

@@ -15,7 +15,7 @@ import jax
 
 from fedjax_het.config.plan import written
 from fedjax_het.config.typed import Plan
-from fedjax_het.config.values import with_values
+from fedjax_het.config.values import is_number, with_values
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.errors import NonFiniteLoss, SettingError, check_range
 from fedjax_het.experiment.build import build
@@ -37,7 +37,7 @@ from fedjax_het.tune.checks import (
 from fedjax_het.tune.report import Trial, in_short, plot_trials, trials_table, write_trials
 from fedjax_het.tune.rung import Rung, hand_on, train
 from fedjax_het.tune.rungs import BATCH, batches, better_half, budget, members, rung_rounds
-from fedjax_het.tune.space import Space, Span
+from fedjax_het.tune.space import Dimension, Space, Span
 from fedjax_het.workdir.claim import claimed
 from fedjax_het.workdir.folder import (
   Workdir,
@@ -159,6 +159,11 @@ def best_of(trials: list[Trial], maximize: bool) -> Trial:
   return max(whole, key=lambda own: own.value if maximize else -own.value)
 
 
+def _has_float(own: Dimension) -> bool:
+  """Returns whether a list of numbers has a float."""
+  return not isinstance(own, Span) and any(isinstance(value, float) for value in own)
+
+
 class Study:
   """Optuna's study in a folder, and the training of its trials.
 
@@ -216,7 +221,7 @@ class Study:
           if not begun:
             progress.begin(rung.done)
             begun = True
-          values = [self._study.trials[trial].params for trial in alive]
+          values = [self._values(trial) for trial in alive]
           found = train(
             self._config, values, rung, where, member_batch, checkpoint_seconds, progress, stop, programs
           )
@@ -269,6 +274,16 @@ class Study:
     if own.whole:
       return distributions.IntDistribution(int(own.low), int(own.high), log=own.log)
     return distributions.FloatDistribution(own.low, own.high, log=own.log)
+
+  def _values(self, number: int) -> dict[str, Any]:
+    """Returns the values that a trial trains with, all floats where a list has one.
+
+    A program is for one type of numbers, and trials of 1 and of 0.5 share it.
+    """
+    return {
+      path: float(value) if is_number(value) and _has_float(self._space[path]) else value
+      for path, value in self._study.trials[number].params.items()
+    }
 
   def _report(self, trials: list[int], end: int, metric: str, values: list[float], steps: list[int]) -> None:
     """Stores what trials have reached at a rung, again where an earlier start did, to the same bits."""

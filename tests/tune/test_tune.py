@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from quick_compiler import environment
 
+from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.base import Runs
 from fedjax_het.errors import NonFiniteLoss, SettingError
@@ -22,6 +23,7 @@ from fedjax_het.tune import rung as rungs
 from fedjax_het.tune import study
 from fedjax_het.tune.space import Span
 from fedjax_het.tune.study import run_tune
+from fedjax_het.workdir.folder import Workdir
 
 pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[2]
@@ -81,6 +83,18 @@ def test_trials_are_members_of_a_sweep_by_validation_alone(tmp_path, monkeypatch
   assert not seen and again["metrics"] == summary["metrics"] and same == trials
   with pytest.raises(SettingError, match=r"trials = 7: the study in .* was begun with trials = 6"):
     run_tune(small(), SPACE, str(tmp_path / "study"), ONE, trials=7, batch=4)
+
+
+def test_trials_of_a_list_with_a_float_train_with_floats(tmp_path):
+  """Batches of whole numbers alone would need a program of their own."""
+  space = {"local.lr": (1, 0.5), "local.momentum": (0, 0.9), "algorithm.mu": (0, 1)}
+  own = study.Study(Workdir(tmp_path), {}, space, plan(small()), True, 4, 2)
+  drawn = []
+  for number in range(4):
+    own._ask(number)
+    drawn.append(own._values(number))
+  assert {type(values[path]) for values in drawn for path in ("local.lr", "local.momentum")} == {float}
+  assert {type(values["algorithm.mu"]) for values in drawn} == {int}
 
 
 @pytest.mark.slow

@@ -89,6 +89,10 @@ def test_whole_settings_draw_whole_numbers():
     ({"rounds": Span(1, 5)}, r"space\.rounds = .* Start a run of its own for each value"),
     ({"local.epochs": (1, 2)}, r"space\.local\.epochs = .* changes the program itself"),
     ({"local.momentum": Span(0.0, 2.0)}, r"space\.local\.momentum = 2\.0: out of range"),
+    ({}, r"space = \{\}: has no field .* give None for a range of learning rates"),
+    ({"local.lr": Span(0.3, 0.1)}, r"space\.local\.lr = \[0\.3, 0\.1\]: ends where it begins, or before"),
+    ({"local.momentum": Span(0.0, 0.9, True)}, r"space\.local\.momentum = .* no logarithm"),
+    ({"local.lr": (0.1, 0.1)}, r"space\.local\.lr = \[0\.1, 0\.1\]: has a number twice"),
     ({"local.lrr": Span(0.0, 2.0)}, r"space\.local\.lrr = 0\.0: unknown to fedavg\. Did you mean 'lr'"),
   ],
 )
