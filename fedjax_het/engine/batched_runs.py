@@ -21,7 +21,7 @@ from fedjax_het.engine.divergence import Divergence, divergence, finite
 from fedjax_het.engine.evaluate import beside
 from fedjax_het.engine.pool import with_pool
 from fedjax_het.engine.round import RoundInfo
-from fedjax_het.engine.side_by_side import Fields, equally_long, form, smallest, stacked, whole
+from fedjax_het.engine.side_by_side import Fields, equally_long, form, sized_beside, smallest, stacked, whole
 from fedjax_het.engine.state import State, first_state, in_batches
 from fedjax_het.engine.timed import timed_maker
 from fedjax_het.errors import SettingError, check_whole
@@ -87,14 +87,13 @@ class Members(Runs):
       check_whole("device_rows", device_rows, 1)
     for one in [data] if isinstance(data, FederatedData) else data:
       check_data(one)
-    data_of_one = data if isinstance(data, FederatedData) else data[0]
-    make_algorithm = timed_maker(make_algorithm, data_of_one, cohort_size)
+    each = sized_beside(equally_long([data] if isinstance(data, FederatedData) else data))
+    make_algorithm = timed_maker(make_algorithm, each[0], cohort_size)
     settings = jax.tree.map(np.asarray, dict(settings), is_leaf=lambda node: isinstance(node, list))
     for name, values in settings.items():
       for shape in map(np.shape, jax.tree.leaves(values)):
         if shape[:1] != (count,):
           raise SettingError(name, shape, f"not one value for each of {count} members", "Give [M].")
-    each = equally_long([data] if isinstance(data, FederatedData) else data)
     own = [jax.tree.map(lambda values: _first(values[m:]), settings) for m in range(count)]  # noqa: B023
     super().__init__(make_algorithm, each, own, cohort_size, client_batch)
     check_ahead(make_algorithm(**own[0]), device_rows=device_rows)
@@ -224,10 +223,11 @@ class Members(Runs):
 
     Args:
       programs: empty at first; then given to every engine of as many members with the same data and the same
-        algorithm but for the values of the settings, which are arguments of the programs. A program that was
-        compiled for other shapes refuses its arguments with a TypeError.
+        algorithm but for the values of the settings, which are arguments of the programs. They are kept by
+        `rows`, which values may change and programs have as a constant. A program that was compiled for
+        other shapes refuses its arguments with a TypeError.
     """
-    self._compiled = programs
+    self._compiled = programs.setdefault(self.rows, {})
 
   def _over_runs(self, function: RunFn) -> Callable[..., tuple[PyTree, PyTree]]:
     def on_device(settings, fields, args, more):

@@ -39,7 +39,8 @@ class Clock:
       remedy = "Give fh.federated(..., system=fh.system.constant()), or another system."
       raise SettingError("system", algorithm.system.name, "has no speeds to compute a time from", remedy)
     check_whole("cohort_size", cohort_size, 1)
-    self._algorithm, self._data, self._size, self._key = algorithm, data, cohort_size, check_run_key(key)
+    self._algorithm, self._data, self._key = algorithm, data, check_run_key(key)
+    self._size = algorithm.clients_in_a_round(int(cohort_size))
 
   @functools.cached_property
   def _clients(self) -> tuple[np.ndarray, np.ndarray]:

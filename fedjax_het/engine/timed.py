@@ -43,6 +43,7 @@ def timed(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> Algori
     cohort_size: S.
   """
   system, inner = algorithm.system, algorithm.participation
+  cohort_size = algorithm.clients_in_a_round(cohort_size)
   if not system.selects:
     return algorithm
   fixed = inner.rows is Participation._field_defaults["rows"]  # else the part draws how many are asked

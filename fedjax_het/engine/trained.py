@@ -163,6 +163,7 @@ def trained(
     column: index of the selected λ in `Studies.lambdas`.
   """
   client, _, server, *_ = algorithm
+  cohort_size = algorithm.clients_in_a_round(cohort_size)
   sent = jax.tree.map(jnp.asarray, server.sent(state.broadcast, state.server))
   shared = None if client.global_model is None else client.global_model(sent.broadcast)
   lam = jnp.float32(client.studies.lambdas[column])

@@ -85,7 +85,7 @@ def notes_of(experiment: Experiment) -> tuple[str, ...]:
   return (
     *experiment.source.notes,
     *([] if own is None else [said]),
-    *without_effect(plan, experiment.data),
+    *without_effect(experiment),
     *replaced_settings(plan, experiment.algorithm.client),
     *rounded_to_nothing(plan.parts["algorithm"], plan.rounds),
     *fewer_late_rounds(plan.rounds, plan.late_evaluations),
@@ -118,8 +118,9 @@ def replaced_settings(plan: Plan, client: ClientUpdate) -> Iterator[str]:
         yield f"{section}.{name} = {value}: no effect, as {client.name} brings its own part, {part.name}."
 
 
-def without_effect(plan: Plan, data: FederatedData) -> Iterator[str]:
+def without_effect(experiment: Experiment) -> Iterator[str]:
   """Yields a sentence for each setting whose value changes nothing in this run."""
+  plan, algorithm, data = experiment.plan, experiment.algorithm, experiment.data
   if plan.data_dir and plan.dataset == "digits":
     yield f"data_dir = {plan.data_dir}: has no effect, as digits comes with scikit-learn."
   if plan.eval_every is not None and plan.eval_every > plan.rounds:
@@ -127,7 +128,7 @@ def without_effect(plan: Plan, data: FederatedData) -> Iterator[str]:
   if plan.label_noise and not plan.label_noise["ratio"]:
     yield f"label_noise.ratio = {plan.label_noise['ratio']}: no label is changed."
   over = plan.parts["system"].get("over_selection", 1.0)
-  if over > 1 and plan.cohort_size >= data.num_clients:
+  if over > 1 and algorithm.clients_in_a_round(plan.cohort_size) >= data.num_clients:
     yield f"system.over_selection = {over}: has no effect, as all {data.num_clients} clients are asked."
   if (reader := reads_public(plan)) and plan.public.get("dataset") is None:
     yield f"public.dataset is not set: {reader} learns on seeded noise in the range of the clients' examples."

@@ -118,7 +118,7 @@ class Algorithm(NamedTuple):
         )  # fmt: skip
 
   def clients_in_a_round(self, cohort_size: int) -> int:
-    """Returns `cohort_size`, or the number of uploads that an asynchronous server waits for."""
+    """Returns `cohort_size`, or B of an asynchronous server, which waits for B uploads; also where B = M."""
     return self.asynchronous.buffer_size or cohort_size
 
   def sampled(self, num_clients: int, cohort_size: int, keeps_state: bool = False) -> Sampling:

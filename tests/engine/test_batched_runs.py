@@ -129,6 +129,46 @@ def sends(boost):
   return parts._replace(server=parts.server._replace(update=update))
 
 
+def test_programs_are_kept_by_the_rows_that_values_ask_for():
+  """More clients come with the second probabilities than the first program has rows for."""
+  keys, kept = jax.random.split(jax.random.key(5), 2), {}
+  client = fh.fedavg(linear(), lr=0.1, epochs=1, batch_size=4)
+
+  def arrived(probability, programs):
+    make = lambda q: fh.federated(client, participation=fh.participation.poisson(probability=q))  # noqa: E731
+    engine = Members(make, federation(SIZES), {"q": probability}, 2, 2, devices=1)
+    engine.keep_programs(programs)
+    return engine.rows, engine.advance(engine.init(keys), 2)[1]
+
+  few, _ = arrived([0.01, 0.02], kept)
+  rows, found = arrived([0.8, 0.9], kept)
+  assert rows > few and found.present.shape[-1] == rows
+  same(found, arrived([0.8, 0.9], {})[1])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:cohort_size")
+@pytest.mark.parametrize("parts", [
+  dict(system=fh.system.lognormal(sigma=1.0, step_seconds=0.25, deadline=2.0)),
+  dict(
+    asynchronous=fh.asynchronous.fedbuff(buffer_size=2, concurrency=4), system=fh.system.lognormal(sigma=1.0)
+  ),
+])  # fmt: skip
+def test_a_member_s_clock_goes_by_its_own_data(parts):
+  """Of data whose clients are equally large, each member's in its own size."""
+
+  def make(lr):
+    return fh.federated(fh.fedavg(linear(), lr=lr, epochs=1, batch_size=4), **parts)
+
+  data, own = [federation((24,) * 6), federation((8,) * 6)], dict(rounds=3, cohort_size=3, client_batch=1)
+  swept = fh.sweep(make, {"lr": [0.1]}, [0, 1], data=data, devices=1, **own)
+  for m, (clients, seed) in enumerate(zip(data, (0, 1))):
+    alone = fh.run(make, clients, key=jax.random.key(seed), settings={"lr": 0.1}, devices=1, **own)
+    same(swept.infos.clients.steps[m], alone.infos.clients.steps)
+    same(swept.infos.cohort[m], alone.infos.cohort)
+    same(jax.tree.map(lambda leaf: leaf[m], swept.infos.elapsed), alone.infos.elapsed)
+
+
 @pytest.mark.slow
 def test_a_member_whose_server_sends_what_is_not_finite_has_diverged():
   """No loss tells: the last round's was finite."""

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_parts import mlp
+from small_parts import SIZES, federation, linear, mlp
 
 import fedjax_het as fh
 from fedjax_het.engine.clock import work_seconds
 from fedjax_het.engine.cohort import participation_key, system_key
+from fedjax_het.engine.elapsed import Clock
 from fedjax_het.errors import SettingError
 
 KEY = jax.random.key(5)
@@ -102,3 +103,18 @@ def test_speeds_of_another_form_are_refused(ragged, speeds, words):
 def test_a_system_that_is_none_is_refused():
   with pytest.raises(SettingError, match="system = 'constant': is not a System"):
     fh.federated(fh.fedavg(mlp()), system=fh.system.constant)
+
+
+@pytest.mark.slow
+def test_over_selection_is_of_the_uploads_that_the_server_waits_for():
+  """Whatever the cohort size: ⌈1.5 · 4⌉ are asked, the first 4 arrive, and the clock stops with the last."""
+  system = fh.system.lognormal(sigma=1.0, over_selection=1.5)
+  client, data = fh.fedavg(linear(), epochs=1, batch_size=4), federation(SIZES)
+  algorithm = fh.federated(client, asynchronous=fh.asynchronous.fedbuff(4, 4), system=system)
+  found = []
+  for size in (2, 9):
+    engine, clock = fh.Engine(algorithm, data, size), Clock(algorithm, data, size, KEY)
+    infos = engine.advance(engine.init(KEY), 2)[1]
+    assert infos.contacted.sum(1).tolist() == [6, 6] and infos.present.sum(1).tolist() == [4, 4]
+    found.append([*clock.rounds(infos), clock.expected()])
+  assert found[0] == found[1]

@@ -101,11 +101,15 @@ def test_a_system_that_cannot_be_is_refused_by_name(system, words):
 
 def test_an_over_selection_of_all_clients_is_said_to_have_no_effect():
   over = {"name": "constant", "over_selection": 1.3}
-  told = lambda size: notes_of(build(plan(config_of(**FEW, system=over, cohort_size=size))))  # noqa: E731
+  told = lambda size, **more: notes_of(  # noqa: E731
+    build(plan(config_of(**FEW, system=over, cohort_size=size, **more)))
+  )
   assert any(
     "system.over_selection = 1.3: has no effect, as all 20 clients are asked." in own for own in told(20)
   )
   assert not any("over_selection" in own for own in told(19))
+  four = {"buffer_size": 4, "concurrency": 4}  # uploads that are waited for, whatever the cohort size
+  assert not any("over_selection" in own for own in told(20, asynchronous=four))
 
 
 def test_a_whole_number_is_a_deadline():
