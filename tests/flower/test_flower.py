@@ -159,7 +159,8 @@ def test_configurations_are_deployed_or_refused():
 def test_noise_for_a_target_counts_no_secrecy_of_who_is_asked():
   """With T rounds of multiplier z / (2√T), as the server's rounds have it; a simulated run takes less."""
   flags = "--config.num_clients=6 --config.cohort_size=2 --config.rounds=3 --config.mixing.name=uniform "
-  flags += "--config.aggregation.name=gaussian --config.aggregation.epsilon=5.0 --config.aggregation.delta=0.01"
+  flags += "--config.aggregation.name=gaussian --config.aggregation.epsilon=5.0"
+  flags += " --config.aggregation.delta=0.01"
   made = configured({"config": "configs/quickstart.py:algorithm=fedavg", "flags": flags})
   given = dict(rounds=3, num_clients=6, cohort_size=2, delta=0.01)
   seen = fh.privacy.noise_multiplier(5.0, participation=fh.participation.available(0.5), **given)
