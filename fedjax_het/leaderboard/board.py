@@ -95,8 +95,17 @@ def read_board(path: str | Path) -> Board:
   found = Board(
     path, module.TASKS, module.names, module.TRIALS, module.get_config, getattr(module, "LEFT_OUT", {})
   )
-  for task in found.tasks:
-    if low := [own for own in found.trials.get(task, {}).values() if own < LEAST]:
+  for task, own in found.tasks.items():
+    if not isinstance(own, Mapping) or not all(isinstance(own.get(name), str) for name in ("what", "lr")):
+      problem = f"its task {task} has no `what` or no `lr`, as texts"
+      raise SettingError("board", str(path), problem, "Give both, see configs/leaderboard.py.")
+    try:
+      parse(f"TASKS[{task!r}]['lr']", own["lr"])
+    except SettingError as error:
+      raise SettingError("board", str(path), f"is wrong: {error}", "Mend it.") from error
+    if task not in found.trials:
+      raise SettingError("board", str(path), f"its TRIALS lack the task {task}", "Give it {'fedavg': 4}.")
+    if low := [own for own in found.trials[task].values() if own < LEAST]:
       problem = f"a method of {task} has {low[0]} trials"
       raise SettingError("board", str(path), problem, f"Give each at least {LEAST}.")
   return found

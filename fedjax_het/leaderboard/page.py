@@ -99,7 +99,8 @@ def _section(board: Board, task: Task, most: int) -> list[str]:
       cells = [_figure(line.over[one], task.metric) for one in ("mean", "worst")]
       lines.append(f"| {line.method} | {group} | {' | '.join(cells)} |")
     if hidden := len(task.others[most:]):
-      lines += ["", f"{hidden} methods with lower means are on the task's page."]
+      worse = "lower" if shown(task.metric).higher_is_better else "higher"
+      lines += ["", f"{hidden} methods with {worse} means are on the task's page."]
   return lines
 
 

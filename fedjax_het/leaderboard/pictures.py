@@ -37,9 +37,10 @@ def draw(task: Task, path: Path) -> Path:
   names += [_panel(panels[2], task, worst, f"{axis_label(task.metric)}\nof the {of}")]
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-  means = _means(task)
-  below = sum(mean < _floor(means) for mean in means.values())
-  left_out = f", {below} of them below what is shown" if below else ""
+  worth, floor = _worth(task), _floor(task)
+  gone = sum(own < floor for own in worth.values())
+  where = "below" if shown(task.metric).higher_is_better else "above"
+  left_out = f", {gone} of them {where} what is shown" if gone else ""
   figure.suptitle(f"{task.name}: {len(task.lines)} methods{left_out}", fontsize=12, fontweight="bold")
   figure.draw_without_rendering()  # so that the panels have their places
   for ax, beside in zip(panels, names):
@@ -58,17 +59,18 @@ def _panel(
   """Draws the mean of each method against what it took, and returns the names to write beside the points.
 
   With `ticks` the axis is logarithmic: a method that took nothing stands at its left edge, named with a 0.
-  Methods far below all others are left out; the title of the picture says how many they are.
+  A method of which it is not known what it took is left out. So are methods far worse than all others; the
+  title of the picture says how many these are.
   """
   known = [own for own in at.values() if own]
   least = min(known, default=1.0) / 3.0 if ticks else 0.0
-  means = _means(task)
-  best, floor = sorted(means, key=lambda method: -means[method])[:NAMED], _floor(means)
+  means, worth, floor = _means(task), _worth(task), _floor(task)
+  best = sorted(worth, key=lambda method: -worth[method])[:NAMED]
   names: list[Name] = []
   for own, colour, name, order in (
     (task.others, GREY, "worse than the best", 3), (task.first, COLORS[0], "not told apart from the best", 4),
   ):  # fmt: skip
-    own = [line for line in own if means[line.method] >= floor]
+    own = [line for line in own if worth[line.method] >= floor and at[line.method] is not None]
     points = [(at[line.method] or least, means[line.method]) for line in own]
     x, y = np.array(points, float).reshape(-1, 2).T
     ax.scatter(x, y, s=26, color=colour, alpha=0.75, linewidth=0, label=name, zorder=order)
@@ -94,9 +96,16 @@ def _means(task: Task) -> dict[str, float]:
   return {line.method: shown(task.metric).factor * (line.mean("mean") or 0.0) for line in task.lines}
 
 
-def _floor(means: dict[str, float]) -> float:
-  """Returns the lowest mean that the panels show: q - 1.5 (max - q), q the 10 % quantile of all means."""
-  low, high = np.quantile([*means.values()], 0.1), max(means.values())
+def _worth(task: Task) -> dict[str, float]:
+  """Returns `_means`, negated where lower is better."""
+  sign = 1.0 if shown(task.metric).higher_is_better else -1.0
+  return {method: sign * mean for method, mean in _means(task).items()}
+
+
+def _floor(task: Task) -> float:
+  """Returns the least worth that the panels show: q - 1.5 (max - q), q the 10 % quantile of `_worth`."""
+  worth = [*_worth(task).values()]
+  low, high = np.quantile(worth, 0.1), max(worth)
   return float(low - 1.5 * (high - low))
 
 

@@ -70,7 +70,8 @@ def fingerprint(made: Mapping[str, Any]) -> str:
 def code_of(method: str) -> str:
   """Returns a digest, 16 hex digits, of the module that a method's factory is defined in; "" if unknown.
 
-  Comments, docstrings and layout do not count. What the module imports does not count either.
+  Comments, docstrings and layout do not count. What the module imports does not count either. Versions of
+  Python write some of the code differently (`ast.unparse`), so that a row may be stale in another version.
   """
   factory = inspect.unwrap(METHODS[section_of(method)][method].factory)
   try:

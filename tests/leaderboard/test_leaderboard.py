@@ -95,6 +95,16 @@ def test_a_board_that_lacks_something_is_refused(tmp_path):
   path.write_text((ROOT / "tests/shared/tiny_board.py").read_text().replace('"ditto": 5', '"ditto": 3'))
   with pytest.raises(SettingError, match="a method of one has 3 trials"):
     read_board(path)
+  board = (ROOT / "tests/shared/tiny_board.py").read_text()
+  for old, new, says in (
+    (', "two": {"fedavg": 4}', "", "its TRIALS lack the task two. Give it"),
+    ('{"what": "label skew of six clients; asks for θ", "lr"', '{"lr"', "its task one has no `what`"),
+    ('θ", "lr": "0.05:0.5:log"', 'θ", "lr": "0.5:0.05"', r"TASKS\['one'\]\['lr'\] = '0.5:0.05': ends where"),
+  ):
+    assert old in board
+    path.write_text(board.replace(old, new))
+    with pytest.raises(SettingError, match=says):
+      read_board(path)
 
 
 def test_trials_are_as_many_as_the_budget_holds():

@@ -160,3 +160,24 @@ def test_methods_far_below_all_others_are_not_drawn_but_counted(monkeypatch):
   assert kept[0].get_suptitle() == "one: 21 methods, 1 of them below what is shown"
   shown = [len(own.get_offsets()) for own in kept[0].axes[0].collections]
   assert sum(shown) == 20 and kept[0].axes[0].get_ylim()[0] > 50
+  for row in rows.values():  # of a metric of which less is better the least are named, and none is too low
+    row["metric"] = "rmse"
+  rows["far"] = made(Row("one", "fedavg"), 9.0) | {"metric": "rmse"}
+  pictures.draw(summarized("one", rows), None)
+  assert kept[1].get_suptitle() == "one: 21 methods, 1 of them above what is shown"
+  named = {text.get_text() for text in kept[1].axes[2].texts}
+  assert named == {f"m{i:02}" for i in range(6)}
+
+
+def test_a_method_of_which_no_bytes_are_known_is_on_no_panel_of_bytes(monkeypatch):
+  kept = []
+  monkeypatch.setattr(pictures, "save", lambda figure, path: kept.append(figure))
+  rows = {name: made(Row("one", "fedavg"), mean) for name, mean in (("a", 0.9), ("b", 0.8), ("c", 0.7))}
+  for seed in rows["b"]["seeds"].values():
+    seed["up"] = None
+  for seed in rows["c"]["seeds"].values():
+    seed["up"] = seed["down"] = 0.0
+  pictures.draw(summarized("one", rows), None)
+  counts = [sum(len(own.get_offsets()) for own in ax.collections) for ax in kept[0].axes]
+  assert counts == [2, 3, 3]
+  assert {text.get_text() for text in kept[0].axes[0].texts} == {"a", "c (0)"}
