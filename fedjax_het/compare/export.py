@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedjax_het.compare.groups import Group, budget_of, unlike
+from fedjax_het.compare.runs import Run
+from fedjax_het.errors import SettingError
 from fedjax_het.metrics.budget import BUDGETS, amount
 from fedjax_het.metrics.seeds import over_seeds, paired
 from fedjax_het.output import escape
@@ -107,18 +109,30 @@ def clients(groups: Sequence[Group], metric: str, model: str) -> list[dict[str, 
 
   A value is the mean over the runs of a group that have one for the client, read from their clients.npz; None
   where none has. Clients are sorted by the first group's value, worst first where that is lowest.
+
+  Raises:
+    SettingError: clients have no names, and a number is another client in each of several seeds.
   """
   found: dict[str, dict[str, list[float]]] = {}
+  seeds: set[int] = set()  # of runs whose clients go by a number that depends on the seed
   for group in groups:
     for run in group.counted:
       names, stored = read_clients(run.folder)
       values = stored.get(f"{model}/{metric}")
       if values is None or values.ndim != 1:
         continue
-      told = names if names is not None and names.shape == values.shape else np.arange(len(values))
+      if names is not None and names.shape == values.shape:
+        told = names
+      else:
+        told = np.arange(len(values))
+        seeds |= set() if _same_in_all_seeds(run) else {run.seed}
       for name, value in zip(told, values):
         own = found.setdefault(str(name), {}).setdefault(group.label, [])
         own += [float(value)] * bool(np.isfinite(value))
+  if len(seeds) > 1:
+    problem = f"clients have no names, and number 0 is another client in each of {len(seeds)} seeds"
+    remedy = "Name runs of one seed, or train with --config.partition.seed=0, which deals the rows of all."
+    raise SettingError("clients", True, problem, remedy)
   labels = [group.label for group in groups]
   table = [
     {"client": name, **{label: float(np.mean(own[label])) if own.get(label) else None for label in labels}}
@@ -126,6 +140,14 @@ def clients(groups: Sequence[Group], metric: str, model: str) -> list[dict[str, 
   ]
   last = float("inf")
   return sorted(table, key=lambda row: last if (own := row[labels[0]]) is None else own)
+
+
+def _same_in_all_seeds(run: Run) -> bool:
+  """Returns whether a client's number does not depend on the run's seed."""
+  own = run.config.get("partition")
+  if not isinstance(own, Mapping):
+    return False
+  return own.get("seed") is not None or (own.get("name") == "natural" and own.get("sample") is None)
 
 
 def clients_table(table: Sequence[Mapping[str, Any]], metric: str) -> Table:

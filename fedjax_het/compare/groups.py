@@ -36,7 +36,7 @@ class Group(NamedTuple):
     counted: the runs whose figures are averaged: the complete ones, or where there are none, all that have
       not diverged, at `round`.
     round: None where complete runs count; else the round of the last evaluation that all of `counted` have.
-    data: dotted field -> value, for fields that differ between groups and for which `data.of_data` holds;
+    data: dotted field -> value, for fields that differ between groups and for which `of_data` holds;
       None where one is not set.
   """
 

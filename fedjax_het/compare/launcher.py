@@ -96,6 +96,8 @@ def compare(
       Plotly is missing.
   """
   no_page = out is None and (plain or clients or csv or latex or picture)
+  if clients and latex is not None:
+    raise SettingError("latex", latex, "is the table of groups, not of clients", "Leave out --clients.")
   if over != "round" and no_page and picture is None:
     raise SettingError("over", over, "no curves are asked for", "Add --picture=FILE or --out=FILE.")
   left_out: list[str] = []
@@ -118,8 +120,6 @@ def compare(
   if csv is not None:
     _write("csv", csv, export.as_csv(table))
   if latex is not None:
-    if clients:
-      raise SettingError("latex", latex, "is the table of groups, not of clients", "Leave out --clients.")
     _write("latex", latex, export.as_latex(table))
   if picture is not None:
     path = plot_groups(groups, of := check_one(shown), picture, model=model, over=over)

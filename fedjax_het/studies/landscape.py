@@ -272,12 +272,18 @@ class Landscape(Study):
 
   @classmethod
   def on_page(cls, folder: Path) -> dict[str, Any]:
-    """Returns {"landscape": the grid's `line` and the `losses` on it}, or None for a run without them."""
+    """Returns {"landscape": the grid's `line`, `losses` on it, and `models`}, or None for a run without them.
+
+    `models` are the coordinates of the three models that the plane goes through, [3, 2], first the global
+    one; None for random directions.
+    """
     found = arrays_of(folder / FILE)
     line, losses = found.get("line"), found.get("losses")
     if line is None or losses is None or line.ndim != 1 or losses.shape != 2 * line.shape or not len(line):
       return {"landscape": None}
-    return {"landscape": {"line": short(line), "losses": [short(row) for row in losses]}}
+    models = found.get("models")
+    through = None if models is None or models.shape != (3, 2) else [short(own) for own in models]
+    return {"landscape": {"line": short(line), "losses": [short(row) for row in losses], "models": through}}
 
   def draw(self, lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     """Draws the contours, landscape.png."""

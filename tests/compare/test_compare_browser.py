@@ -61,7 +61,11 @@ def runs(tmp_path):
           "names": np.array([f"Köln {i}" for i in range(12)]),
         },
         "partition.npz": {"counts": RNG.integers(0, 9, (12, 3))},
-        "landscape.npz": {"line": np.linspace(-1, 1, 5), "losses": RNG.random((5, 5))},
+        "landscape.npz": {
+          "line": np.linspace(-1, 1, 5),
+          "losses": RNG.random((5, 5)),
+          **({"models": np.array([[0, 0], [0.5, 0], [0.2, 0.7]])} if seed else {}),
+        },
         "samples/000010.npz": {"x": x, "y": np.array([0, 0, 1, 1])},
         "samples/000030.npz": {"x": 1 - x, "y": np.array([0, 0, 1, 1])},
       }
@@ -202,6 +206,8 @@ def test_two_panes_show_what_is_chosen(opened, runs):
   page = opened(runs)
   for section in ("mixture", "partition", "simplex", "landscape"):
     assert page.locator(f"#{section} .js-plotly-plot").count() == 2, section
+  marks = "document.querySelectorAll('#landscape .plot')[%d].data.map((own) => own.x.length)"
+  assert page.evaluate(marks % 0)[1:] == [0, 1] and page.evaluate(marks % 1)[1:] == [2, 1]
   select = page.locator("#mixture select").first
   labels = select.locator("option").all_inner_texts()
   assert labels[:2] == ["ditto, seed 0", "ditto, seed 1"] and len(labels) == 8

@@ -82,6 +82,29 @@ def test_clients_have_rows_by_name(runs, tmp_path, capsys):
   assert plain == {"client": "0", "fedavg on digits": 0.25}
 
 
+def test_clients_without_names_are_not_averaged_over_seeds_that_deal_them_anew(tmp_path):
+  def table(**fields):
+    folder = tmp_path / str(len([*tmp_path.iterdir()]))
+    for seed, value in enumerate((0.25, 0.75)):
+      arrays = {"clients.npz": {"personalized/top1": np.array([value, 1.0])}}
+      write_run(folder / str(seed), arrays=arrays, seed=seed, **fields)
+    return export.clients(grouped(find([folder])), "top1", "personalized")
+
+  dirichlet = {"name": "dirichlet", "alpha": 1.0}
+  for partition in (dirichlet, {"name": "natural", "sample": 2}):
+    with pytest.raises(SettingError, match=r"clients = True: clients have no names, .* in each of 2 seeds"):
+      table(partition=partition)
+  for partition in (dirichlet | {"seed": 3}, {"name": "natural"}):
+    first = table(partition=partition)[0]
+    assert first["client"] == "0" and [*first.values()][1] == pytest.approx(0.5)
+
+
+def test_a_table_of_clients_in_latex_is_refused_before_anything_is_shown(runs, tmp_path, capsys):
+  with pytest.raises(SettingError, match=r"latex = .*: is the table of groups, not of clients"):
+    launcher.compare([str(runs)], clients=True, csv=str(tmp_path / "a.csv"), latex=str(tmp_path / "a.tex"))
+  assert not capsys.readouterr().out and not (tmp_path / "a.csv").exists()
+
+
 def test_unequal_budgets_are_said(runs):
   text = " ".join(shown(grouped(find([runs]))).split())
   assert "Budgets differ: ditto took 2.0 times the client steps of fedavg (600; 300)." in text

@@ -124,3 +124,15 @@ def test_a_run_that_is_asked_draws_its_landscape(tmp_path, capsys):
   assert found["center"] == pytest.approx((sizes[sizes > 0] * own).sum() / sizes.sum(), rel=1e-4)
   assert (tmp_path / "with" / "figures" / "landscape.png").stat().st_size > 10_000
   assert "loss of the global model" in capsys.readouterr().out
+
+
+def test_a_page_is_told_which_models_the_plane_goes_through(tmp_path):
+  path = tmp_path / "landscape.npz"
+  for more, models in (
+    ({}, None),
+    ({"models": np.eye(3, 2)}, [[1, 0], [0, 1], [0, 0]]),
+    ({"models": np.eye(3)}, None),
+  ):
+    np.savez(path, line=np.arange(3.0), losses=np.ones((3, 3)), **more)
+    found = Landscape.on_page(tmp_path)["landscape"]
+    assert found["models"] == models and found["line"] == [0, 1, 2]

@@ -88,7 +88,7 @@ function paired(own, other) {
   return interval([...own.keys()].filter((seed) => other.has(seed)).map((seed) => own.get(seed) - other.get(seed)));
 }
 
-// The fields in which a group's clients' data are not those of another, as in data.py.
+// The fields in which a group's clients' data are not those of another, as in groups.py.
 function unlike(own, other) {
   const found = Object.keys(own.data).filter((name) => valueText(own.data[name]) !== valueText(other.data[name]));
   return found.includes("dataset") ? ["dataset"] : found;

@@ -124,7 +124,9 @@ function showLandscape({run}, place, both) {
     hovertemplate: "(%{x:.2f}, %{y:.2f}): loss %{customdata:.4g}<extra></extra>",
   };
   const middle = {x: [0], y: [0], type: "scatter", mode: "markers", marker: {symbol: "x", size: 11, color: "#fff", line: {color: "#000", width: 1}}, hoverinfo: "skip"};
-  plotIn(place, [surface, middle], look);
+  const [x, y] = [0, 1].map((axis) => (run.landscape.models || []).slice(1).map((own) => own[axis]));
+  const others = {...middle, x, y, marker: {...middle.marker, symbol: "circle"}};
+  plotIn(place, [surface, others, middle], look);
 }
 
 function samplesCards() {
