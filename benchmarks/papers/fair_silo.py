@@ -27,11 +27,11 @@ fh.prepare_cpu()
 
 import jax  # noqa: E402
 
+from benchmarks.papers import regret  # noqa: E402
 from fedjax_het.config.algorithm import build_algorithm  # noqa: E402
 from fedjax_het.config.plan import plan  # noqa: E402
 from fedjax_het.metrics.seeds import over_seeds  # noqa: E402
 from fedjax_het.mixing.responses import respond  # noqa: E402
-from fedjax_het.studies import regret  # noqa: E402
 from fedjax_het.studies.mixture import plot_mixture  # noqa: E402
 
 SERVERS = {  # server, its learning rate

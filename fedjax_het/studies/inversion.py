@@ -73,8 +73,6 @@ def invert(
   update: PyTree,
   shape: Sequence[int],
   *,
-  examples: Annotated[int, Whole(1)] = 1,
-  client: Annotated[int, Whole(0)] = 0,
   steps: Count = 1000,
   rate: Positive = 0.1,
   tv: NonNegative = 1e-2,
@@ -86,8 +84,6 @@ def invert(
     gradient: (images [B, H, W, C]) -> ∇_θ L, a tree like the update.
     update: Δ.
     shape: [B, H, W, C].
-    examples: B, of the study: how many images the attacked upload is of.
-    client: the attacked client's number, of the study.
     steps: the attacker's steps.
     rate: Adam's learning rate at first, > 0.
     tv: τ >= 0, weight of the total variation.
@@ -237,9 +233,9 @@ def attacked(
 
     return jax.grad(loss)(broadcast.params)
 
-  made, value = jax.jit(lambda key: invert(key, gradient, update, x.shape, **own))(
-    jax.random.fold_in(key, START)
-  )
+  given = {name: own[name] for name in ("steps", "rate", "tv")}
+  seek = jax.jit(lambda key: invert(key, gradient, update, x.shape, **given))
+  made, value = seek(jax.random.fold_in(key, START))
   return Found(np.asarray(x, np.float32), np.asarray(made), float(value))
 
 

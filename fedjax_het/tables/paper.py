@@ -221,7 +221,12 @@ def chosen(cells: Sequence[Cell], where: Mapping[str, Sequence[str]]) -> list[Ce
 
 
 def with_keys(table: Table, cells: Sequence[Cell], text: str) -> Table:
-  """Returns the table reduced to `cells`, each with more arguments of `get_config`, such as "model=minilm".
+  """Returns the table with more arguments of `get_config` in all cells, such as "model=minilm".
+
+  Args:
+    table: the table.
+    cells: the cells that are wanted; `changed` says the arguments unless no configuration of these changes.
+    text: the arguments, as in a cell's text; "" for none.
 
   Raises:
     SettingError: a part has no "=", or a key is repeated, is a column, or is the seed.

@@ -9,13 +9,13 @@ import pytest
 from mixing_feedback import LOSSES, SIZES, feedback, first, normalised, on_simplex
 from scipy import stats
 
+from benchmarks.papers import regret
 from fedjax_het import mixing
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.aaggff import doubly_robust, estimate_bound, linearised_gradient
 from fedjax_het.mixing.learners import decision_gradient
 from fedjax_het.mixing.responses import CDFS
 from fedjax_het.parts import Feedback, Message
-from fedjax_het.studies import regret
 
 # AAggFF-S.
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from realdata import real_data
 
 import fedjax_het as fh
+from benchmarks.papers import regret
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.learners import (
   decision_gradient,
@@ -26,7 +27,6 @@ from fedjax_het.mixing.simplex import (
   project_box_simplex,
   project_simplex,
 )
-from fedjax_het.studies import regret
 
 STEPS = 100
 

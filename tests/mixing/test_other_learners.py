@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from test_mixing_learners import KINDS, on_simplex, play, responses_of
 
+from benchmarks.papers import regret
 from fedjax_het.mixing.learners import online_gradient_descent, universal_portfolio
-from fedjax_het.studies import regret
 
 
 @pytest.mark.parametrize("clients", [2, pytest.param(7, marks=pytest.mark.slow)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedjax_het.studies import regret
+from benchmarks.papers import regret
 from fedjax_het.studies.mixture import entropy
 
 

@@ -9,12 +9,12 @@ import pytest
 from changed_configs import with_values
 
 import fedjax_het as fh
+from benchmarks.papers.regret import plot_regret
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.program.where import Where
 from fedjax_het.studies.mixture import Mixture, cumulative_objective, first_mixture, plot_mixture
-from fedjax_het.studies.regret import plot_regret
 
 
 def is_png(path):
