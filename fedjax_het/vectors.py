@@ -48,8 +48,8 @@ def liars(byzantine: int | None, factor: int, count: jax.Array) -> jax.Array:
 
 
 def over(weights: jax.Array, leaf: jax.Array) -> jax.Array:
-  """Returns numbers of the vectors, [S], in a shape that multiplies a leaf, [S, 1, ...]."""
-  return weights.reshape(-1, *[1] * (leaf.ndim - 1))
+  """Returns weights, such as one of each vector, [S], with trailing axes of length 1, to multiply a leaf."""
+  return weights.reshape(*weights.shape, *[1] * (leaf.ndim - weights.ndim))
 
 
 def in_kind_of(stacked: PyTree, found: PyTree) -> PyTree:

@@ -17,7 +17,7 @@ for its distance is 0, which another library divides by.
 """
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +37,9 @@ from fedjax_het.clients.supervised import supervised
 from fedjax_het.data.container import ClientData, FederatedData
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Feedback, LocalTraining, Message, ServerUpdate
-from fedjax_het.settings import NonNegative, Share, Whole, checked
+from fedjax_het.settings import Count, NonNegative, Share, checked
 
 PyTree = Any
-Models = Annotated[int, Whole(1)]
 
 
 class Moved(NamedTuple):
@@ -77,7 +76,7 @@ def fedfomo(
   model: Model,
   sizes: ArrayLike,
   *,
-  models: Models = 5,
+  models: Count = 5,
   epsilon: Share = 0.3,
   epsilon_decay: NonNegative = 0.05,
   **local: Unpack[LocalSettings],

@@ -10,7 +10,7 @@ by n_i, and stays where nobody chose it. A client is evaluated with the model th
 start from different draws, for models that start alike would stay alike.
 """
 
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,9 @@ from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, LocalTraining, Message, Pooled
-from fedjax_het.settings import Whole, checked
+from fedjax_het.settings import Count, checked
 
 PyTree = Any
-Models = Annotated[int, Whole(1)]
 
 
 class Chosen(NamedTuple):
@@ -38,9 +37,7 @@ class Chosen(NamedTuple):
 
 
 @checked
-def ifca(
-  model: Model, *, models: Annotated[int, Whole(1)] = 2, **local: Unpack[LocalSettings]
-) -> ClientUpdate:
+def ifca(model: Model, *, models: Count = 2, **local: Unpack[LocalSettings]) -> ClientUpdate:
   """IFCA's client part; clients keep nothing, and there is no global model.
 
   The figures `share_0`, `share_1`, ... of a round are the shares of the cohort that chose each model.
@@ -67,12 +64,15 @@ def ifca(
 
   def run_steps(key, broadcast, state, data, context, work: Chosen, first, last) -> Chosen:
     # The choice needs the data, which `start` does not see. Later pieces of the walk keep the first one's.
-    cluster = jnp.where(work.cluster < 0, choice(broadcast, data), work.cluster)
-    params, stats = pick(broadcast.pooled, cluster)
-    begun = plain.start(Message(params, stats=stats), (), context)
-    own = jax.tree.map(lambda new, old: jnp.where(work.cluster < 0, new, old), begun, work.local)
+    def begin() -> Chosen:
+      cluster = choice(broadcast, data)
+      params, stats = pick(broadcast.pooled, cluster)
+      return Chosen(cluster, plain.start(Message(params, stats=stats), (), context))
+
+    work = jax.lax.cond(work.cluster < 0, begin, lambda: work)
+    params, stats = pick(broadcast.pooled, work.cluster)
     message = Message(params, stats=stats)
-    return Chosen(cluster, plain.run_steps(key, message, (), data, context, own, first, last))
+    return work._replace(local=plain.run_steps(key, message, (), data, context, work.local, first, last))
 
   def finish(broadcast, state, data, context, work: Chosen):
     params, stats = pick(broadcast.pooled, work.cluster)

@@ -25,12 +25,12 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.clients import sgd
 from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import supervised
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.parts import ClientUpdate, Message
 from fedjax_het.settings import checked
 
 
@@ -49,18 +49,12 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
   """
   recipe = recipe_of(model, local, reader="SCAFFOLD")
 
-  def start(broadcast, state, context):
-    return sgd.start(broadcast.params, broadcast.stats, recipe.optimizer(context))
+  def correct(broadcast, state, context):
+    return lambda gradient, params: jax.tree.map(
+      lambda g, own, c: g - own + c, gradient, state, broadcast.even
+    )
 
-  def run_steps(key, broadcast, state, data, context, local, first, last):
-    tx = recipe.optimizer(context)
-
-    def correct(gradient, params):
-      return jax.tree.map(lambda g, own, c: g - own + c, gradient, state, broadcast.even)
-
-    return sgd.run_steps(key, recipe, data, local, tx, correct, first, last)
-
-  def finish(broadcast, state, data, context, local):
+  def finish(broadcast, state, context, local):
     scale = recipe.per_gradient(local.steps, context.round)
     share = context.cohort_size / context.num_clients
     moved = jax.tree.map(
@@ -68,14 +62,13 @@ def scaffold(model: Model, **local: Unpack[LocalSettings]) -> ClientUpdate:
       state, broadcast.even, broadcast.params, local.params,
     )  # fmt: skip
     even = jax.tree.map(lambda c, new, own: c + share * (new - own), broadcast.even, moved, state)
-    info = Info.of_sum(local.loss, local.steps)
-    return Message(local.params, stats=local.stats, even=even), moved, info
+    return Message(local.params, stats=local.stats, even=even), moved
 
   def init_broadcast(key):
     params = model.init(key)
     return Message(params, stats=model.stats, even=jax.tree.map(jnp.zeros_like, params))
 
-  training = LocalTraining(recipe.steps, start, run_steps, finish, recipe.gradients)
+  training = one_model(recipe, correct=correct, finish=finish)._replace(counted=None)
   return supervised(
     recipe, training, name="scaffold", init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: jax.tree.map(jnp.zeros_like, broadcast.params),

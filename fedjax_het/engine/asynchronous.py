@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.engine.averages import arrived, over
+from fedjax_het.engine.averages import arrived
 from fedjax_het.engine.border import checked_loss
 from fedjax_het.engine.cohort import START, key_of
 from fedjax_het.engine.local_work import acting, local_work, scattered
@@ -24,6 +24,7 @@ from fedjax_het.engine.pool import Flights
 from fedjax_het.engine.round import RoundInfo, figures_of, round_step, sampling_of, server_step
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Draw, Feedback, Message, Pooled, PyTree
+from fedjax_het.vectors import over
 
 FIELDS = ("params", "extra", "even", "stats")  # that staleness weighs by what they have beside the broadcast
 

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from fedjax_het.engine.placement import rounded, weighted_sum
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Message, Pooled, PyTree
+from fedjax_het.vectors import over
 
 
 def average(
@@ -121,11 +122,6 @@ def pooled(sent: Pooled | tuple[()], own: PyTree, mesh: Mesh | None) -> PyTree:
   return jax.tree.map(mean, total, jax.tree.broadcast(weight, total), own)
 
 
-def over(weight: jax.Array, value: jax.Array) -> jax.Array:
-  """Returns the weights with trailing axes of length 1, to be multiplied with values."""
-  return weight.reshape(*weight.shape, *[1] * (value.ndim - weight.ndim))
-
-
 def without_unread(uploads: Message, coefficients: jax.Array) -> Message:
   """Replaces uploads of coefficient 0, which may be NaN, by zeros; see `Needs.covers`."""
 
@@ -139,7 +135,6 @@ def scaled(uploads: Message, broadcast: Message, scale: jax.Array) -> Message:
   """Computes θ + s_i (θ_i - θ) of each client's params; the other fields are unchanged."""
 
   def one(upload: jax.Array, base: jax.Array) -> jax.Array:
-    own = scale.reshape(-1, *[1] * base.ndim)
-    return rounded(base + own * (upload - base), upload.dtype)
+    return rounded(base + over(scale, upload) * (upload - base), upload.dtype)
 
   return uploads._replace(params=jax.tree.map(one, uploads.params, broadcast.params))

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from fedjax_het import vectors
 from fedjax_het.mixing.responses import beyond_one
 from fedjax_het.mixing.simplex import minimise_on_box_simplex
-from fedjax_het.parts import Feedback, Mixing, Needs, PyTree
+from fedjax_het.mixing.static import shares_of_examples
+from fedjax_het.parts import Mixing, Needs, PyTree
 from fedjax_het.settings import Choice, Share, checked
 
 STEPS = ("mean", "unit")
@@ -47,7 +48,7 @@ def normalised(uploads: PyTree, broadcast: PyTree) -> tuple[PyTree, jax.Array]:
 
   def divide(tree, by):  # by a factor: XLA compiles a division differently on several devices
     factor = 1.0 / jnp.where(by < jnp.finfo(by.dtype).tiny, 1.0, by)
-    return jax.tree.map(lambda leaf: leaf * factor.reshape(-1, *[1] * (leaf.ndim - 1)), tree)
+    return jax.tree.map(lambda leaf: leaf * vectors.over(factor, leaf), tree)
 
   update = jax.tree.map(lambda upload, base: (upload - base).astype(jnp.float32), uploads, broadcast)
   largest = per_client(lambda flat, axis: jnp.abs(flat).max(axis), jax.tree.leaves(update)).max(0)
@@ -81,19 +82,15 @@ def fedmgda(epsilon: Share = 0.1, step: Annotated[str, Choice(STEPS)] = "mean") 
       `step` is "mean".
   """
 
-  def shares(feedback: Feedback) -> jax.Array:
-    sizes = feedback.sizes.astype(jnp.float32)
-    return sizes / sizes.sum()
-
   def update(state, feedback):
-    static = shares(feedback)
+    static = shares_of_examples(feedback)
     gram = cosines(feedback.uploads().params, feedback.broadcast.params)
     low, high = jnp.maximum(static - epsilon, 0.0), jnp.minimum(static + epsilon, 1.0)
     return minimise_on_box_simplex(gram, jnp.zeros_like(static), low, high, static), state
 
   def scale(feedback):
     _, length = normalised(feedback.uploads().params, feedback.broadcast.params)
-    wanted = jnp.dot(shares(feedback), length) if step == "mean" else 1.0
+    wanted = jnp.dot(shares_of_examples(feedback), length) if step == "mean" else 1.0
     factor = jnp.where(length == 0, 0.0, wanted / jnp.where(length == 0, 1.0, length))
     return jnp.minimum(factor, jnp.finfo(jnp.float32).max)
 

@@ -28,6 +28,7 @@ from fedjax_het.errors import SettingError, check_pixels, is_zero
 from fedjax_het.parts import ClientUpdate, Mechanism, Message, Mixing, Needs, Sampling, ServerUpdate
 from fedjax_het.server.sgld import check_fall, check_own_rounds, half_cosine, mean_gradient
 from fedjax_het.settings import Choice, Count, NonNegative, Positive, Whole, checked
+from fedjax_het.vectors import over
 
 SPACES = ("pixels", "blocks", "convolutions")
 CHANNELS = 32
@@ -242,7 +243,7 @@ def particles(
       x = x + deviation * jax.random.normal(key, x.shape)
       copies = collapsed(DRAWN[pixels](x), state.labels, renew_below) & (2 * state.step < rounds)
       fresh = client.init_broadcast(jax.random.fold_in(key, 2)).params
-      x = jnp.where(copies.reshape(-1, *[1] * (x.ndim - 1)), fresh, x)
+      x = jnp.where(over(copies, x), fresh, x)
       latent = x if pixels == "sigmoid" else ()
       return aggregate._replace(params=DRAWN[pixels](x), extra=extra), Particles(
         state.step + 1, state.labels, latent

@@ -14,6 +14,7 @@ from fedjax_het.errors import SettingError, check_pixels
 from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, Needs, ServerUpdate
 from fedjax_het.settings import Choice, Count, NonNegative, Positive, checked
+from fedjax_het.vectors import over
 
 
 def half_cosine(
@@ -33,7 +34,7 @@ def mean_gradient(broadcast: Message, aggregate: Message) -> tuple[jax.Array, ja
   If the broadcast has an `extra`, log Σ w e is accumulated in it; clients take raw energies relative to it.
   """
   weight = aggregate.extra
-  gradient = aggregate.params / weight.reshape(-1, *[1] * (broadcast.params.ndim - 1))
+  gradient = aggregate.params / over(weight, broadcast.params)
   return gradient, jax.tree.map(lambda total: total + jnp.log(weight), broadcast.extra)
 
 
