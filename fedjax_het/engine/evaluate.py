@@ -82,12 +82,6 @@ def same_arrays(first: PyTree, second: PyTree) -> bool:
   return all(place == other and one is another for (place, one), (other, another) in zip(ours, theirs))
 
 
-def with_validation(client: ClientUpdate, data: FederatedData, i: jax.Array) -> ClientData:
-  """Returns client i's training rows as `personalize` reads them, see `ClientData.validation`."""
-  valid = data.clients(i, "valid") if "valid" in beside(client) else None
-  return dataclasses.replace(data.clients(i), validation=valid)
-
-
 def evaluate_clients(
   client: ClientUpdate,
   server: ServerUpdate,

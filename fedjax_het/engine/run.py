@@ -47,8 +47,8 @@ class Chunk(NamedTuple):
     state: the state after the rounds; its buffers are consumed by the next chunk.
     infos: records of the rounds, NumPy arrays [rounds, S].
     diverged: for each run where it diverged in these rounds, or None.
-    evaluations: all clients' metrics after the rounds if an evaluation was due, else None.
-    late: all clients' metrics after the rounds if `late_evaluations` alone had them judged, else None.
+    evaluations: the judged clients' metrics after the rounds if an evaluation was due, else None.
+    late: these metrics if `late_evaluations` alone had them judged, else None.
   """
 
   state: State
@@ -346,5 +346,5 @@ def run(
   return Result(
     chunk.state, history, metrics, per_client(last), last.test, every_round, picked, last.valid,
     np.asarray(data.test.size),
-    functools.partial(trained, made, data, chunk.state, cohort_size, picked.column), last.dishonest,
+    functools.cache(lambda: trained(made, data, chunk.state, cohort_size, picked.column)), last.dishonest,
   )  # fmt: skip

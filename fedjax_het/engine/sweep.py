@@ -1,5 +1,6 @@
 """Sweeps: runs with different seeds and numeric settings in one program, along a leading axis."""
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -236,6 +237,7 @@ def sweep(
       bar.update(done, **figures, **({} if going.all() else {"diverged": int((~going).sum())}))
   final, picked = jax.tree.map(lambda leaf: leaf[: len(members)], chunk.state), [pick(own) for own in last]
 
+  @functools.lru_cache(maxsize=1)
   def models(member: int) -> Trained:
     made = make_algorithm(**{name: members[member][name] for name in grid})
     own = data if isinstance(data, FederatedData) else data[member]

@@ -5,6 +5,7 @@ no pickles and no Python: arrays, JSON, and the model's program as `jax.export` 
 """
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import operator
@@ -16,17 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.data.container import FederatedData
+from fedjax_het.data.container import ClientData, FederatedData
 from fedjax_het.data.encoder import Encoder
 from fedjax_het.data.filled import Scaling
 from fedjax_het.data.rows import as_held, count_rows, rows_of
 from fedjax_het.data.scale import as_read
 from fedjax_het.data.untrusted import read_arrays
-from fedjax_het.engine.evaluate import ROWS_AT_ONCE, same_arrays, with_validation
+from fedjax_het.engine.evaluate import ROWS_AT_ONCE, beside, same_arrays
 from fedjax_het.engine.state import State
 from fedjax_het.errors import DataError, SettingError, folder_of, reading
 from fedjax_het.modes import in_float32
-from fedjax_het.parts import Algorithm, Context
+from fedjax_het.parts import Algorithm, Context, Sent
 from fedjax_het.tasks import Task
 
 PyTree = Any
@@ -166,19 +167,39 @@ def trained(
   cohort_size = algorithm.clients_in_a_round(cohort_size)
   sent = jax.tree.map(jnp.asarray, server.sent(state.broadcast, state.server))
   shared = None if client.global_model is None else client.global_model(sent.broadcast)
-  lam = jnp.float32(client.studies.lambdas[column])
+  round, seen = int(state.round), beside(client)
+  uses_shared: list[bool] = []
 
+  @jax.jit
+  def made(sent: Sent, rows: list[ClientData], own: PyTree, i: jax.Array) -> PyTree:
+    context = Context(i, jnp.int32(round), cohort_size, data.num_clients)
+    train = dataclasses.replace(rows[0], validation=rows[1] if rows[1:] else None) if rows else None
+    shown, lam = client.shown("personalize", train), jnp.float32(client.studies.lambdas[column])
+    found = client.personalize(server.received(sent, i), own, shown, context, lam)
+    if client.global_model is not None and same_arrays(found, client.global_model(sent.broadcast)):
+      uses_shared.append(True)
+      return ()
+    return found
+
+  @functools.lru_cache(maxsize=1)
   @in_float32()
   def personal(i: int) -> PyTree:
     own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), state.clients)
-    context = Context(jnp.int32(i), jnp.int32(state.round), cohort_size, data.num_clients)
-    rows = client.shown("personalize", with_validation(client, data, jnp.int32(i)))
-    found = client.personalize(server.received(sent, jnp.int32(i)), own, rows, context, lam)
-    return shared if same_arrays(found, shared) else found
+    found = made(sent, [rows_alone(data, i, part) for part in seen], own, jnp.int32(i))
+    return shared if uses_shared else found
 
   example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.x)
   program = _program(client.task, client.apply, data.scale)
   return Trained(program, example, data.encoder, data.num_clients, shared, personal)
+
+
+def rows_alone(data: FederatedData, i: int, part: str) -> ClientData:
+  """Returns the view of client i's rows of a part with these alone, filled up to the largest number."""
+  view, index = data.clients(i, part), getattr(data, part).rows(np.array([i]))  # type: ignore[arg-type]
+  index = index if data.rows is None else np.asarray(data.rows)[index]
+  index = np.pad(index, (0, view.limit - len(index)))
+  x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[index], (data.x, data.y))
+  return dataclasses.replace(view, x=x, y=y, start=np.int32(0), rows=None)  # type: ignore[arg-type]
 
 
 def load_model(path: str | os.PathLike[str]) -> Trained:
@@ -208,7 +229,8 @@ def load_model(path: str | os.PathLike[str]) -> Trained:
   shared, each = of("global/") or None, of("clients/")
 
   def program(params: PyTree, x: Any) -> Any:
-    return (exported if params is shared else of_clients).call(params, x)
+    of_server = shared is not None and shapes_of(params) == shapes_of(shared)
+    return (exported if of_server else of_clients).call(params, x)
 
   return Trained(
     program, example_of(said["example"]), Encoder.of_arrays(found), said["num_clients"], shared,

@@ -3,11 +3,14 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from small_parts import linear
 
 import fedjax_het as fh
+from fedjax_het.engine.trained import trained
 from fedjax_het.methods import CLIENTS
 
 KEY = jax.random.key(0)
@@ -80,6 +83,7 @@ def test_the_global_model_predicts_and_wrong_names_are_named():
   same = used.predict(own_rows(x, data, 2))
   truth = np.asarray(data.y)[data.test.rows(np.array([2]))]
   np.testing.assert_allclose((same == truth).mean(), result.clients["global"]["top1"][2], rtol=1e-6)
+  assert result.trained is used
   assert jax.tree.structure(result.model_of("a")) == jax.tree.structure(result.model_of())
   with pytest.raises(fh.SettingError, match=r"client = 'e': was not in training.*Known: a, b, c, d"):
     used.predict(x[:3], "e")
@@ -105,6 +109,9 @@ def test_a_saved_model_predicts_the_same(name, tmp_path):
   labels, chance = program.call(x)
   assert (labels == result.trained.predict(x, "a")).all()
   np.testing.assert_allclose(chance, result.trained.predict_proba(x, "a"), rtol=1e-4, atol=1e-6)
+  again.save(tmp_path / "again.npz")
+  twice = fh.load_model(tmp_path / "again.npz")
+  assert (twice.predict_proba(x, "c") == again.predict_proba(x, "c")).all()
   (tmp_path / "torn.npz").write_bytes((tmp_path / "models.npz").read_bytes()[:500])
   with pytest.raises(fh.DataError, match=r"torn.npz"):
     fh.load_model(tmp_path / "torn.npz")
@@ -130,6 +137,34 @@ def test_numbers_and_several_labels_are_decided():
     fh.tasks.binary().probabilities(logits[:, :1])[:, 1], 1 / (1 + np.exp([-2, 3])), rtol=1e-6
   )
   assert fh.tasks.regression().decide(logits[:, :1]).tolist() == [2, -3]
+
+
+def test_a_client_s_model_is_traced_once_for_all_and_made_once_for_each():
+  """By the client's own rows alone, training and validation ones, which are of other numbers in each."""
+  x, y = np.random.default_rng(0).normal(size=(21, 4)).astype(np.float32), np.arange(21) % 3
+  owners = [np.arange(7), np.arange(7, 10), np.arange(10, 21)]
+  data, traced = fh.federate(x, y, owners, KEY, num_classes=3, valid_fraction=0.3), []
+  client = fh.fedavg(linear(), lr=0.1)
+
+  def personalize(broadcast, state, data, context, lam):
+    traced.append(True)
+    rows = [data, data.validation]
+    means = [
+      jnp.where((i := jnp.arange(own.limit)) < own.size, own.take(i)[0][:, 0], 0).sum() for own in rows
+    ]
+    return jax.tree.map(lambda leaf: leaf + means[0] + 100 * means[1] + context.client, broadcast.params)
+
+  state = fh.Engine(fh.federated(client), data, 2, devices=1).init(KEY)
+  client = client._replace(
+    personalize=personalize, needs=client.needs._replace(sees_data=("personalize", "validation"))
+  )
+  used = trained(fh.federated(client), data, state, 2, 0)
+  for i in range(3):
+    sums = [data.x[part.rows(np.array([i])), 0].sum() for part in (data.train, data.valid)]
+    moved = jax.tree.leaves(used.personal(i))[0] - jax.tree.leaves(state.broadcast.params)[0]
+    np.testing.assert_allclose(moved, sums[0] + 100 * sums[1] + i, rtol=1e-4)
+    assert used.personal(i) is used.personal(i)
+  assert len(traced) == 1
 
 
 @pytest.mark.slow
