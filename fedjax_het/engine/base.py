@@ -217,8 +217,9 @@ class Runs(abc.ABC):
 
   @in_float32()
   def evaluate(
-    self, state: State, part: str = "test", of: OfFn = itself, clients: np.ndarray | None = None
-  ) -> Evaluation:
+    self, state: State, part: str = "test", of: OfFn = itself, clients: np.ndarray | None = None,
+    rows: int = 1,
+  ) -> Evaluation:  # fmt: skip
     """Evaluates clients on a part of their data.
 
     Args:
@@ -228,11 +229,12 @@ class Runs(abc.ABC):
         or other `Studies.lambdas`. Each function is compiled once, so a new lambda per call compiles anew.
       clients: which clients are evaluated, bool [K], or [M, K] for M runs, whose program then evaluates those
         of any run; None for all.
+      rows: for how many clients the program has rows at least, so that one serves fewer, too.
 
     Returns:
       The metrics of all K clients on the host, float64, NaN for clients that are not evaluated.
     """
-    some = None if clients is None else chosen(clients)
+    some = None if clients is None else chosen(clients, rows)
     count = self.num_clients if some is None else len(some)
 
     def one(algorithm, data, state, ids):

@@ -142,21 +142,22 @@ def evaluate_clients(
   return Evaluation(*constrain(values, mesh))
 
 
-def chosen(clients: np.ndarray) -> np.ndarray:
+def chosen(clients: np.ndarray, least: int = 1) -> np.ndarray:
   """Returns the indices of the clients that a program evaluates, int32 [n], for a choice of clients.
 
   Of several runs these are the clients that any of them chose. n is the largest number of clients of a run,
-  at least 1, times a power of two, and at most K, so that a program serves several choices: the last index is
-  repeated.
+  at least `least`, times a power of two, and at most K, so that a program serves several choices: the last
+  index is repeated.
 
   Args:
     clients: which clients are chosen, bool [K], or [M, K] for M runs.
+    least: least number of indices, >= 1.
   """
   rows = np.asarray(clients).reshape(-1, clients.shape[-1])
   ids = np.flatnonzero(rows.any(0)).astype(np.int32)
   if not len(ids):  # in a round in which no upload arrived
-    return np.zeros(1, np.int32)
-  room = int(rows.sum(1).max())
+    ids = np.zeros(1, np.int32)
+  room = max(int(rows.sum(1).max()), least)
   while room < len(ids):
     room *= 2
   return ids[np.minimum(np.arange(min(room, rows.shape[1])), len(ids) - 1)]

@@ -18,8 +18,11 @@ EvalClients = int | str | None
 
 def judged_clients(
   engine: Runs, eval_clients: EvalClients, state: State, infos: RoundInfo
-) -> np.ndarray | None:
+) -> tuple[np.ndarray | None, int]:
   """Returns which clients are evaluated after a round that is not the last, bool [K]; None for all.
+
+  The second value is for how many the program has rows, see `Runs.evaluate`: for a cohort, where it differs
+  how many of them arrive.
 
   Args:
     engine: the engine; of M runs the result is [M, K].
@@ -29,16 +32,16 @@ def judged_clients(
     infos: the records of the rounds that led to it, the last of which is the round's.
   """
   if eval_clients is None:
-    return None
+    return None, 1
   if eval_clients != PARTICIPANTS:
     count, num_clients = int(eval_clients), engine.num_clients
-    return engine.by_key(("sample", count), state, lambda _, key: drawn(key, SAMPLE, num_clients, count))
+    return engine.by_key(("sample", count), state, lambda _, key: drawn(key, SAMPLE, num_clients, count)), 1
   cohort = np.asarray(infos.cohort)[..., -1, :]
   here = np.ones(cohort.shape, bool) if isinstance(infos.present, tuple) else infos.present[..., -1, :]
   found = np.zeros((*cohort.shape[:-1], engine.num_clients), bool)
   for place in np.argwhere(here):
     found[(*place[:-1], cohort[tuple(place)])] = True
-  return found
+  return found, engine.rows
 
 
 def check_eval_clients(eval_clients: EvalClients, num_clients: int | None = None) -> None:

@@ -81,7 +81,7 @@ def chunks(
     judged = None
     if done == due and judge is None:
       some = eval_clients if done < rounds else None
-      judged = evaluate(engine, state, judged_clients(engine, some, state, infos))
+      judged = evaluate(engine, state, *judged_clients(engine, some, state, infos))
     elif done == due and judge is not None:
       judged = judge(engine, state)
     regular = is_due(done, rounds, eval_every)
@@ -89,16 +89,13 @@ def chunks(
     length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
 
 
-def evaluate(engine: Runs, state: State, clients: np.ndarray | None = None) -> Evaluations:
+def evaluate(engine: Runs, state: State, clients: Any = None, rows: int = 1) -> Evaluations:
   """Evaluates clients on their test parts and, where there are any, on their validation parts.
 
-  Args:
-    engine: the engine.
-    state: the state; it stays valid.
-    clients: which clients, see `Runs.evaluate`; None for all.
+  The arguments are those of `Runs.evaluate`.
   """
-  test = engine.evaluate(state, clients=clients)
-  valid = engine.evaluate(state, "valid", clients=clients) if engine.has_validation else None
+  test = engine.evaluate(state, clients=clients, rows=rows)
+  valid = engine.evaluate(state, "valid", clients=clients, rows=rows) if engine.has_validation else None
   return honest(Evaluations(test, valid, engine.task.headline, clients=clients), engine, state)
 
 

@@ -70,6 +70,9 @@ def test_a_program_evaluates_the_clients_of_all_runs_in_few_shapes():
   np.testing.assert_array_equal(chosen(rows), [0, 1, 2, 2])
   np.testing.assert_array_equal(chosen(np.eye(6, dtype=bool)), np.arange(6))
   np.testing.assert_array_equal(chosen(np.zeros((2, 3), bool)), [0])
+  for few in ([0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]):  # of a cohort of three: one program
+    assert chosen(np.array(few, bool), 3).shape == (3,)
+  assert chosen(np.array([1, 0], bool), 3).shape == (2,)
 
 
 def settings(data, **more):
