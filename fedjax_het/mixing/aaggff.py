@@ -9,7 +9,7 @@ an online learner turns its gradient into p_{t+1}, and this round's models are a
   K, on an estimate of the gradient, C₁ = 0, C₂ = C, where C = P(i in 𝒮).
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.learners import (
   LEARNERS,
+  EntropyState,
   Learner,
   decision_gradient,
   entropy_scores,
@@ -74,6 +75,22 @@ def aaggff_s(
   return Mixing(lambda sizes: learner_of(sizes.shape[0]).init(), update, "aaggff_s", needs=needs)
 
 
+class DrawnState(NamedTuple):
+  """State of AAggFF-D: the learner's, `learners.EntropyState`, and the largest bound on its gradients so far.
+
+  Attributes:
+    p: the next play, float32 [K].
+    total: Σ_τ g_τ, float32 [K].
+    steps: number of gradients observed, int32 scalar.
+    bound: the largest L̆∞ of a cohort so far, float32 scalar; 0 where no client may be absent: it is known.
+  """
+
+  p: jax.Array
+  total: jax.Array
+  steps: jax.Array
+  bound: jax.Array
+
+
 @checked
 def aaggff_d(
   cdf: Annotated[str, Choice(CDFS)] = "normal",
@@ -82,13 +99,15 @@ def aaggff_d(
 ) -> Mixing:
   """AAggFF-D's mixing part, for federations in which a cohort of clients participates in each round.
 
-  The state is the learner's (`learners.EntropyState`), with p_{t+1} over all clients; the cohort's
-  coefficients are p_{t+1} renormalised over it.
+  The state is `DrawnState`, with p_{t+1} over all clients; the cohort's coefficients are p_{t+1} renormalised
+  over it. Where clients may be absent, L̆∞ is that of the least probability of a client that was present so
+  far: equation 3.12 has one number for all gradients, and of the others' probabilities nothing is known.
 
   Args:
     cdf: a name of `responses.CDFS`.
     sampling_probability: C in (0, 1], the probability that a client is in a cohort; None is S / K, its value
-      for cohorts drawn uniformly without replacement, or where clients may be absent `Draw.probability`.
+      for cohorts drawn uniformly without replacement, or where clients may be absent `Draw.probability`. As
+      C₂, which bounds responses, S / K stays, with the rows that a program has for a cohort as S.
     scale: see `aaggff_s`; estimated from the cohort's losses.
 
   Raises:
@@ -97,7 +116,8 @@ def aaggff_d(
   """
 
   def init(sizes):
-    return exponentiated_gradient(sizes.shape[0], lipschitz=1.0).init()  # L does not affect the start
+    start = exponentiated_gradient(sizes.shape[0], lipschitz=1.0).init()  # L does not affect the start
+    return DrawnState(start.p, start.total, start.steps, jnp.float32(0.0))
 
   def update(state, feedback):
     num, cohort = state.p.shape[0], feedback.cohort
@@ -109,8 +129,15 @@ def aaggff_d(
     reference = mean_over(observed, present)
     response = doubly_robust(observed, cohort, num, drawn, present=present)
     gradient = linearised_gradient(state.p, response, reference)
-    lipschitz = estimate_bound(0.0, rate, drawn if present is None else jnp.min(drawn))
-    _, state = exponentiated_gradient(num, lipschitz).update(state, gradient)
+    bound = state.bound
+    if present is None:
+      lipschitz = estimate_bound(0.0, rate, drawn)
+    else:
+      lipschitz = bound = jnp.maximum(bound, estimate_bound(0.0, rate, jnp.min(drawn)))
+    _, after = exponentiated_gradient(num, lipschitz).update(
+      EntropyState(state.p, state.total, state.steps), gradient
+    )
+    state = DrawnState(after.p, after.total, after.steps, bound)
     # Computed from the exponents, which still differ if all of the cohort's p_i underflow.
     coefficients = jax.nn.softmax(entropy_scores(state.total[cohort], state.steps, num, lipschitz))
     return coefficients, state

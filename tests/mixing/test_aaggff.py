@@ -78,6 +78,24 @@ def test_sampling_probability_is_the_cohorts_share_unless_given():
   assert np.ptp(first(mixing.aaggff_d(sampling_probability=0.9), given, 5)) > 0
 
 
+@pytest.mark.parametrize("rare", [0.4, 0.02])
+def test_of_different_probabilities_the_least_so_far_bounds_all_gradients(rare):
+  """L is one number: a rare client flattens no single round. Client 0 is rare, and drawn in round 3 alone."""
+  clients, rate, rng = 6, 0.5, np.random.default_rng(0)
+  part, chances = mixing.aaggff_d(), np.array([rare, *[0.4] * (clients - 1)])
+  state, largest = part.init(jnp.ones(clients, jnp.int32)), 0.0
+  for t in range(6):
+    cohort = np.array([0, 2, 5]) if t == 3 else rng.choice(np.arange(1, clients), 3, replace=False)
+    given = feedback(rng.gamma(1.0, size=3), np.ones(3), cohort)._replace(
+      present=jnp.ones(3, bool), probability=jnp.asarray(chances[cohort], jnp.float32)
+    )
+    _, state = part.update(state, given)
+    largest = max(largest, rate + 2 * rate / chances[cohort].min())
+    exponents = -np.sqrt(np.log(clients)) * np.asarray(state.total, np.float64) / (largest * np.sqrt(t + 2))
+    np.testing.assert_allclose(state.p, normalised(np.exp(exponents)), rtol=2e-5)
+    assert float(state.bound) == pytest.approx(largest)
+
+
 def every_cohort(clients, size):
   return [np.array(c) for c in itertools.combinations(range(clients), size)]
 
