@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_het import vectors
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Message
 
@@ -54,14 +55,20 @@ def put(stack: PyTree, ids: jax.Array, rows: PyTree) -> PyTree:
 
 
 def combined(weights: jax.Array, stack: PyTree) -> PyTree:
-  """Computes Σ_j w_ij u_j of rows u_j, each leaf [N, ...], for weights float32 [S, N]; each leaf [S, ...]."""
+  """Computes Σ_j w_ij u_j of rows u_j, each leaf [N, ...], for weights float32 [S, N]; each leaf [S, ...].
+
+  Whole numbers are rounded to the nearest. A row with w_ij = 0 is not read, so that it may be NaN; a leaf of
+  one that is read and not finite makes that leaf of the sum NaN.
+  """
 
   def one(leaf: jax.Array) -> jax.Array:
     flat = leaf.reshape(leaf.shape[0], -1).astype(jnp.float32)
-    found = jnp.dot(weights, flat, precision=jax.lax.Precision.HIGHEST)
-    return found.reshape(len(weights), *leaf.shape[1:]).astype(leaf.dtype)
+    finite = jnp.isfinite(flat).all(1)
+    found = jnp.dot(weights, jnp.where(finite[:, None], flat, 0.0), precision=jax.lax.Precision.HIGHEST)
+    spoiled = ((weights != 0) & ~finite).any(1)
+    return jnp.where(spoiled[:, None], jnp.nan, found).reshape(len(weights), *leaf.shape[1:])
 
-  return jax.tree.map(one, stack)
+  return vectors.in_kind_of(stack, jax.tree.map(one, stack))
 
 
 class Mixed(NamedTuple):

@@ -66,15 +66,16 @@ def apple(
   Args:
     model: the model that clients train, without running statistics.
     sizes: training examples of each client, int [K]; configurations give the data's.
-    weights_lr: η_p >= 0, the rate of the weights, which falls by `lr_decay` as η does.
+    weights_lr: η_p >= 0, the rate of the weights, which follows the rounds as η does: η_p η_t / lr.
     mu: μ >= 0, how much the weights are held at n_j / n.
     until: L as a share of the run's rounds.
     self_weight: s in [0, 1], how much of itself a client starts with; 0 is the paper's start.
-    rounds: the run's rounds, which configurations give; None for λ = 1 in all rounds.
+    rounds: the run's rounds, which configurations give; None for λ = 1 in all rounds, whatever `until` is.
     **local: local training of the core, see `LocalSettings`; the weights have plain SGD.
 
   Raises:
-    SettingError: a setting is out of range, or the model has running statistics.
+    SettingError: a setting is out of range, or the model has running statistics; from `check_rounds`, the run
+      has another number of rounds.
   """
   recipe, num_clients = recipe_of(model, local), count_of(sizes)
   if model.stateful:
@@ -91,7 +92,7 @@ def apple(
     return jnp.where(round < jnp.floor(until * rounds), mu * 0.5 * (1.0 + jnp.cos(math.pi * part)), 0.0)
 
   def optimizer(context: Context) -> optax.GradientTransformation:
-    rate = weights_lr * recipe.rate(context.round) / recipe.rate(0)
+    rate = weights_lr * recipe.rate(context.round) / recipe.settings["lr"]
     return optax.partition(
       {"core": recipe.optimizer(context), "weights": optax.scale(-rate)},
       cast(Any, Trained)("core", "weights"),
@@ -117,6 +118,11 @@ def apple(
   def finish(broadcast, state, context, local):
     return Message((), extra=local.params.core), local.params.weights
 
+  def check_rounds(own: int) -> None:
+    if rounds is not None and own != rounds:
+      problem = f"λ falls over a share of so many rounds, and the run has rounds = {own}"
+      raise SettingError("apple's rounds", rounds, problem, f"Use apple(..., rounds={own}).")
+
   plain = one_model(recipe, finish=finish)
 
   def end(broadcast, state, data, context, local):
@@ -133,6 +139,7 @@ def apple(
   )  # fmt: skip
   needs = part.needs._replace(
     brings={"mixing": mixing.uniform(), "server": of_cores()}, num_clients=num_clients, transformed=(),
+    check_rounds=check_rounds,
   )  # fmt: skip
 
   def graph(broadcast: Message, state: Any, clients: jax.Array) -> jax.Array:

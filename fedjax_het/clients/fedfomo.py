@@ -10,7 +10,7 @@ with F_i on its validation rows, trains, and sends its model and the w_n. The se
 each of K clients and affinities P_in += w_n. Each of the M models for client i is that of another client with
 the largest P_in of those left, or with probability ε - t·decay in round t a random one.
 
-Where no client has validation rows, F_i is on the training rows, and a remark says so. Checked against the
+Where a client has no validation rows, F_i is on its training rows, and a remark says so. Checked against the
 authors' code (NVlabs/FedFomo): the choice for each of M places, random among equal affinities, and the decay
 of ε; its weights are those of the paper only for one of several options there. θ_i itself is not among the M,
 for its distance is 0, which another library divides by.
@@ -26,7 +26,7 @@ import optax
 from jax import lax
 from numpy.typing import ArrayLike
 
-from fedjax_het import mixing
+from fedjax_het import mixing, vectors
 from fedjax_het.clients import sgd
 from fedjax_het.clients.addressed import copies, count_of, pick, put, reciprocal
 from fedjax_het.clients.local_settings import LocalSettings
@@ -109,8 +109,9 @@ def fedfomo(
     gain = training_loss(model, state, rows) - losses
     share = jnp.where((far > 0) & (gain > 0), gain, 0.0) * reciprocal(far)
     share = share * reciprocal(share.sum())
-    step = lambda own, away: own + jnp.tensordot(share, away, 1).astype(own.dtype)  # noqa: E731
-    return share, jax.tree.map(step, state, apart)
+    read = lambda away: jnp.where(vectors.over(share, away) > 0, away, 0)  # noqa: E731 - others may be NaN
+    moves = jax.tree.map(lambda away: jnp.tensordot(share, read(away), 1), apart)
+    return share, jax.tree.map(jnp.add, state, vectors.in_kind_of(state, moves))
 
   def start(broadcast, state, context) -> Moved:
     own = model.split(state)
@@ -139,8 +140,9 @@ def fedfomo(
 
   def remarks(data: FederatedData):
     yield from recipe.remarks(data)
-    if not np.asarray(data.valid.size).any():
-      yield "fedfomo compares models on training rows, as no client has validation rows (valid_fraction)."
+    if without := int((np.asarray(data.valid.size) == 0).sum()):
+      whose = "no client has" if without == data.num_clients else f"{without} of the clients have no"
+      yield f"fedfomo compares models on training rows, as {whose} validation rows (valid_fraction)."
     if most < models:
       yield f"models = {models}: a client is sent {most}, as there are {num_clients - 1} others."
 

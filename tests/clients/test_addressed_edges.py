@@ -70,6 +70,18 @@ def test_weights_of_a_round_replace_those_before():
   assert whole["n"].dtype == jnp.int32 and whole["n"].tolist() == [4]
 
 
+def test_a_mixture_rounds_whole_numbers_and_does_not_read_rows_that_do_not_count():
+  weights = jnp.array([[0.75, 0.25, 0.0], [0.0, 0.5, 0.5]])
+  found = combined(
+    weights, {"n": jnp.array([3, 4, 9]), "w": jnp.array([[1.0, 2.0], [3.0, 4.0], [jnp.nan, 0.0]])}
+  )
+  assert found["n"].tolist() == [3, 6]  # 3.25 and 6.5, to the even one
+  np.testing.assert_array_equal(found["w"][0], [1.5, 2.5])
+  assert np.isnan(found["w"][1]).all()
+  shares = np.random.default_rng(0).dirichlet(np.ones(5), 200).astype(np.float32)
+  assert (combined(jnp.asarray(shares), jnp.full(5, 7)) == 7).all()
+
+
 def split_of(number, **settings):
   """How many clusters CFL makes of clients whose updates are unit vectors along an axis, up and down."""
   part = cfl(linear(), np.ones(number), **{**dict(eps1=0.5, eps2=0.9, warmup_rounds=30), **settings})

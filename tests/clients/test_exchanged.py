@@ -25,6 +25,7 @@ from small_parts import (
 import fedjax_het as fh
 from fedjax_het.clients.apple import apple
 from fedjax_het.clients.fedfomo import Sent, fedfomo
+from fedjax_het.errors import SettingError
 
 K = len(SIZES)
 
@@ -123,6 +124,41 @@ def test_fedfomo_s_choice_of_models_is_said_where_there_are_too_few(ragged):
   part = fedfomo(linear(), (3, 4, 5))
   assert part.init_broadcast(jax.random.key(0)).extra["fc"]["bias"].shape == (2, CLASSES)
   assert "models = 5: a client is sent 2" in " ".join(part.needs.remarks(ragged))
+  assert "as no client has validation rows" in " ".join(part.needs.remarks(ragged))
+  some = dataclasses.replace(ragged, valid=ragged.valid._replace(size=ragged.valid.size.at[3].set(2)))
+  assert f"as {K - 1} of the clients have no validation rows" in " ".join(part.needs.remarks(some))
+
+
+@pytest.mark.slow
+def test_a_diverged_client_does_not_reach_those_that_fedfomo_sends_its_model(ragged):
+  part = fedfomo(mlp(), SIZES, models=2, **LOCAL)
+  first = part.init_broadcast(jax.random.key(0))
+  sent = first._replace(extra=jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), first.extra))
+  upload, after = one_round(part, ragged, sent)[2:4]
+  assert not upload.extra.weights.any()
+  chex.assert_trees_all_equal(after, one_round(part, ragged, first)[3])
+
+
+@pytest.mark.slow
+def test_apple_s_weights_follow_the_rate_of_the_rounds(ragged):
+  """With a warmup over ten rounds too, they move at η_p · η_t / lr."""
+
+  def moved(round, **settings):
+    part = apple(linear(), SIZES, **LOCAL | dict(steps=1) | settings)
+    first = part.init_broadcast(jax.random.key(0))
+    sent, context = first._replace(extra=like(first.extra)), fh.Context(CLIENT, round, K, K)
+    start = part.init(None, first, None, context)
+    return part.update(jax.random.key(0), sent, start, one_client(ragged, CLIENT), context)[1] - start
+
+  for round, share in ((0, 0.1), (4, 0.5), (20, 1.0)):
+    np.testing.assert_allclose(moved(round, warmup=10.0), share * moved(round), rtol=1e-4, atol=1e-7)
+
+
+def test_apple_s_hold_counts_the_rounds_of_the_run():
+  apple(linear(), SIZES).needs.check_rounds(8)
+  apple(linear(), SIZES, rounds=8).needs.check_rounds(8)
+  with pytest.raises(SettingError, match=r"apple's rounds = 7: .* the run has rounds = 8"):
+    apple(linear(), SIZES, rounds=7).needs.check_rounds(8)
 
 
 @pytest.mark.slow
