@@ -112,7 +112,7 @@ def apfl(
     upload = Message(work.federated.params, stats=work.federated.stats)
     own, figures = work.own, {"alpha": work.alpha} if adaptive else ()
     state = Own(model.joined(own.params, own.stats), work.alpha)
-    return upload, state, Info.of_sum(own.loss, own.steps, figures)._replace(steps=2 * own.steps)
+    return upload, state, Info.of_sum(own.loss, own.steps, figures)
 
   def own_model(broadcast: Message, state: Own, *_) -> PyTree:
     local = model.split(state.local)

@@ -61,7 +61,7 @@ def fedsmoo(
 
   Args:
     model: the model that clients train.
-    lam: λ >= 0, weight of FedDyn's penalty.
+    lam: λ >= 0, weight of FedDyn's penalty; 0 leaves it out, and with it `server.drift`.
     rho: ρ >= 0, length of the ascents, in the place of `sam_radius`; 0 leaves them out and is FedDyn.
     **local: local training, see `LocalSettings`; the authors clip gradients, `clip_norm=10`.
 
@@ -112,6 +112,7 @@ def fedsmoo(
     init_broadcast=init_broadcast,
     init=lambda key, broadcast, *_: Own(zeros(broadcast.params), zeros(broadcast.params)),
   )  # fmt: skip
-  brings = {"mixing": mixing.uniform(), "server": server.drift()}
+  drift: dict[str, Any] = {} if is_zero(lam) else {"server": server.drift()}
+  brings = {"mixing": mixing.uniform(), **drift}
   needs = part.needs._replace(brings=brings, transformed=("params",), replaces=("even", "stats"))
   return part._replace(needs=needs)

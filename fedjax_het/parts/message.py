@@ -74,7 +74,7 @@ class Info(NamedTuple):
 
   Attributes:
     loss: mean of the mini-batch losses over the local steps, float32 scalar.
-    steps: number of local gradient steps, int32 scalar.
+    steps: number of local steps, int32 scalar, whatever number of gradients each computes.
     figures: further diagnostics, name -> float32 scalar, with the same names in every round. Their means over
       the cohort are written to metrics.jsonl.
     sent: bytes of the client's upload, int32 scalar, for a method whose uploads do not have the size that

@@ -142,7 +142,7 @@ def test_apfl_by_hand(ragged, adaptive):
     return (upload.params, after), (w.params, own._replace(local=v.params, alpha=alpha))
 
   info = two_rounds(fh.apfl(linear(), alpha=0.4, adaptive=adaptive, epochs=3, **LOCAL), ragged, check)
-  assert (info.figures != ()) == adaptive
+  assert (info.figures != ()) == adaptive and info.steps == 3
   assert not adaptive or (0 < info.figures["alpha"] < 1 and abs(info.figures["alpha"] - 0.4) > 1e-4)
 
 

@@ -133,6 +133,10 @@ def test_the_first_step_of_fedsmoo_is_a_sharpness_aware_one(ragged):
   chex.assert_trees_all_close(upload.params, wanted.params, rtol=1e-5, atol=1e-6)
 
 
+def test_without_the_penalty_fedsmoo_s_server_adds_no_drift():
+  assert {*fedsmoo(linear(), lam=0.0).needs.brings} == {"mixing"}
+
+
 def test_without_ascents_fedsmoo_is_feddyn_and_brings_its_server(ragged):
   part = fedsmoo(linear(), lam=0.2, rho=0.0, **LOCAL)
   plain = feddyn(linear(), alpha=0.2, **LOCAL)
