@@ -121,6 +121,7 @@ Number = Annotated[float, Range(above=-math.inf, below=math.inf)]
 Positive = Annotated[float, Range(above=0.0, below=math.inf)]
 NonNegative = Annotated[float, Range(low=0.0, below=math.inf)]
 Share = Annotated[float, Range(low=0.0, high=1.0)]
+Weight = Annotated[float, Range(low=0.0, high=1.0), Neutral(1.0)]  # of which 1 leaves the rest out
 HostShare = Annotated[float, Range(low=0.0, high=1.0, on_host=True)]
 Decay = Annotated[float, Range(above=0.0, high=1.0)]
 Fraction = Annotated[float, Range(low=0.0, below=1.0)]

@@ -36,7 +36,8 @@ def fedbabu(
   Args:
     model: the model that clients train.
     head: layers of the head, see `heads.parting`.
-    finetune_epochs: epochs of fine-tuning at an evaluation; 0 evaluates the body with the random head.
+    finetune_epochs: epochs of fine-tuning at an evaluation; 0 evaluates the body with the random head, and
+      `finetune_layers` then has no effect.
     finetune_layers: which layers are fine-tuned: "all", those of the head that the model names, or its
       "body".
     **local: local training, see `LocalSettings`, of the rounds and of the fine-tuning.
@@ -66,6 +67,9 @@ def fedbabu(
     init=lambda key, *_: part(model.init(key)).head,
   )  # fmt: skip
   if finetune_epochs == 0:
-    return made
+    unused = () if finetune_layers == "all" else (
+      f"finetune_layers = {finetune_layers}: no effect beside finetune_epochs = 0.",
+    )  # fmt: skip
+    return made._replace(needs=made.needs._replace(remarks=lambda data: (*recipe.remarks(data), *unused)))
   tuning = cast(FinetuneSettings, {**at_evaluations(local), "epochs": finetune_epochs})
   return finetuned(made, layers=finetune_layers, **tuning)._replace(name="fedbabu")

@@ -7,7 +7,8 @@ Marfoq, Neglia, Bellet, Kameni, Vidal, Federated Multi-Task Learning under a Mix
     q(m | s) ∝ π_{i,m} exp(-ℓ(θ_m; s)),      π_{i,m} <- mean_s q(m | s),
     θ_{i,m} <- SGD on  (1/n_i) Σ_s q(m | s) ℓ(θ_m; s)      from θ_m, each m with an optimiser of its own,
 
-and θ_m <- Σ_i p_i θ_{i,m}. A client predicts by Σ_m π_{i,m} softmax(f_m(x)).
+and θ_m <- Σ_i p_i θ_{i,m}. A client predicts by Σ_m π_{i,m} softmax(f_m(x)). With class weights c, ℓ is c_y
+times the cross entropy, and a batch's sum is divided by the sum of its c_y.
 """
 
 from typing import Annotated, Any, NamedTuple, Unpack
@@ -28,6 +29,7 @@ from fedjax_het.local import Batch, sum_over_blocks
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
 from fedjax_het.settings import Whole, checked
+from fedjax_het.tasks.task import or_one
 
 PyTree = Any
 
@@ -78,6 +80,11 @@ def fedem(
     problem = "has running statistics, which depend on the examples' weights"
     raise SettingError("model", model.name, problem, "Use a model without batch norm.")
 
+  def weights_of(batch: Batch) -> jax.Array:
+    """Returns how much each example counts, float32 [B]: its class's weight, and 0 for padding."""
+    found = model.task.losses(jnp.zeros((len(batch.weight), model.num_classes)), batch.y)[1]
+    return batch.weight if found is None else batch.weight * found
+
   def start(broadcast, state, context):
     kept = jax.vmap(recipe.optimizer(context).init)(broadcast.params)
     return sgd.Local(broadcast.params, kept, jnp.float32(0.0), jnp.int32(0))
@@ -87,7 +94,8 @@ def fedem(
 
     def step(local: sgd.Local, batch: Batch) -> sgd.Local:
       q = responsibilities(model, broadcast.params, state, batch.x, batch.y)
-      mean = (q * batch.weight).sum(1) / batch.weight.sum()
+      counts = weights_of(batch)
+      mean = (q * counts).sum(1) / or_one(counts.sum())
 
       def one(params: PyTree, kept: PyTree, weight: jax.Array, share: jax.Array) -> Any:
         loss, gradient, _ = own.gradient(params, (), batch._replace(weight=batch.weight * weight))

@@ -43,8 +43,8 @@ from fedjax_het.errors import SettingError, is_one, is_zero
 from fedjax_het.local import Batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.features import Featured, feature_size, with_features
-from fedjax_het.parts import ClientUpdate, LocalTraining, Message
-from fedjax_het.settings import Count, NonNegative, Positive, Share, checked
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import Count, NonNegative, Positive, Weight, checked
 from fedjax_het.tasks import mean_loss
 
 PyTree = Any
@@ -129,8 +129,8 @@ def fedkd(
   *,
   lam: NonNegative = 1.0,
   least_loss: Positive = 1.0,
-  energy_start: Share = 0.95,
-  energy_end: Share = 0.98,
+  energy_start: Weight = 0.95,
+  energy_end: Weight = 0.98,
   rounds: Count = 100,
   **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
@@ -201,7 +201,7 @@ def fedkd(
 
   def finish(broadcast, state, data, context, work: Two):
     mentor, (params, bridge) = work.mentor, work.mentee.params
-    info = sgd.Info.of_sum(mentor.loss, mentor.steps)
+    info = Info.of_sum(mentor.loss, mentor.steps)
     if not (is_one(energy_start) and is_one(energy_end)):
       share = (jnp.asarray(context.round, jnp.float32) + 1.0) / rounds
       energy = energy_start + share * (energy_end - energy_start)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import vectors
 from fedjax_het.clients.calibration import check_classes
 from fedjax_het.clients.discrepancy import adaptive
 from fedjax_het.clients.local_settings import LocalSettings
@@ -24,6 +25,7 @@ from fedjax_het.clients.objective import weighted
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised
+from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError, is_zero
 from fedjax_het.local import weighted_mean
 from fedjax_het.models import Model
@@ -63,7 +65,7 @@ def fedphp(
   tau: Positive = 4.0,
   **local: Unpack[LocalSettings],
 ) -> ClientUpdate:
-  """FedPHP's client part; its state is the private model, at first the received one.
+  """FedPHP's client part; its state is the private model, at first that of the run's first broadcast.
 
   Args:
     model: the model that clients train.
@@ -99,6 +101,7 @@ def fedphp(
     keep = inherited(mu, state.times, expected)
     trained = model.joined(local.params, local.stats)
     private = jax.tree.map(lambda q, w: keep * q + (1.0 - keep) * w, state.private, trained)
+    private = vectors.in_kind_of(state.private, private)
     return Message(local.params, stats=local.stats), Own(private, state.times + 1)
 
   weaker = recipe._replace(model=model._replace(task=weighted(model.task, 1.0 - lam)))
@@ -109,9 +112,17 @@ def fedphp(
       problem = f"private models grow old over so many rounds, and the run has rounds = {own}"
       raise SettingError("fedphp's rounds", rounds, problem, f"Use fedphp(..., rounds={own}).")
 
+  def remarks(data: FederatedData):
+    yield from recipe.remarks(data)
+    beside = f"transfer = {transfer}" if taught else "lam = 0"
+    if not taught and transfer != "kd":
+      yield f"transfer = {transfer}: no effect beside {beside}."
+    if not (taught and transfer == "kd") and not isinstance(tau, jax.Array) and tau != 4.0:
+      yield f"tau = {tau}: no effect beside {beside}."
+
   made = supervised(
     recipe, training, lambda broadcast, state, *_: state.private, name="fedphp",
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.int32(0)),
     global_model=received(model),
   )  # fmt: skip
-  return made._replace(needs=made.needs._replace(check_rounds=check_rounds))
+  return made._replace(needs=made.needs._replace(check_rounds=check_rounds, remarks=remarks))

@@ -13,8 +13,9 @@ import jax
 from fedjax_het.clients import sgd
 from fedjax_het.clients.heads import joined as joined_layers
 from fedjax_het.clients.heads import parting, with_rest_fixed
-from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.local_settings import OF_RATE, LocalSettings
 from fedjax_het.clients.recipe import recipe_of
+from fedjax_het.data.container import FederatedData
 from fedjax_het.errors import SettingError
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Message
@@ -44,16 +45,21 @@ def finetuned(
   Args:
     client: any client part that evaluates parameters of one model.
     layers: which layers are trained: "all", those of the model's "head", or those of its "body".
-    **local: local training, see `LocalSettings`, with 5 epochs by default, at the rate of round 0.
+    **local: local training, see `LocalSettings`, with 5 epochs by default, at the rate η = lr: without
+      `lr_decay`, `schedule`, `schedule_rounds` and `warmup`, which go by rounds.
 
   Raises:
-    SettingError: the client part evaluates other things than the parameters of one model, or a setting is
-      out of range.
+    SettingError: the client part evaluates other things than the parameters of one model; a setting is out of
+      range, or goes by rounds.
   """
   model = client.studies.model
   if not isinstance(model, Model):
     problem = f"fine-tunes the parameters of one model, which {client.name} does not evaluate"
     raise SettingError("finetune", dict(local), problem, "Leave it out.")
+  for name in OF_RATE:
+    if name in local:
+      problem = "goes by the rounds of a run, and fine-tuning begins anew at each evaluation"
+      raise SettingError(name, local[name], problem, "Leave it out, and set lr.")  # type: ignore[literal-required]
   recipe = recipe_of(model, cast(LocalSettings, with_defaults(FinetuneSettings, local)))
   part = parting(model, "") if layers != "all" else None
 
@@ -68,7 +74,12 @@ def finetuned(
     done = sgd.run_steps(key, trained, data, sgd.start(own, stats, tx), tx)
     return model.joined(done.params if fixed is None else joined_layers(done.params, fixed), done.stats)
 
+  def remarks(data: FederatedData):
+    return dict.fromkeys((*client.needs.remarks(data), *recipe.remarks(data)))
+
   sees = tuple(dict.fromkeys((*client.needs.sees_data, "personalize")))
   return client._replace(
-    personalize=personalize, name=f"{client.name}_ft", needs=client.needs._replace(sees_data=sees)
+    personalize=personalize,
+    name=f"{client.name}_ft",
+    needs=client.needs._replace(sees_data=sees, remarks=remarks),
   )

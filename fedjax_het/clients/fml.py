@@ -25,8 +25,8 @@ from fedjax_het.clients.supervised import received, supervised
 from fedjax_het.errors import is_one
 from fedjax_het.local import Batch, weighted_mean
 from fedjax_het.models import Model
-from fedjax_het.parts import ClientUpdate, LocalTraining, Message
-from fedjax_het.settings import Share, checked
+from fedjax_het.parts import ClientUpdate, Info, LocalTraining, Message
+from fedjax_het.settings import Weight, checked
 
 PyTree = Any
 
@@ -46,7 +46,7 @@ def divergence(teacher: jax.Array, logits: jax.Array) -> jax.Array:
 
 @checked
 def fml(
-  model: Model, *, alpha: Share = 0.5, beta: Share = 0.5, **local: Unpack[LocalSettings]
+  model: Model, *, alpha: Weight = 0.5, beta: Weight = 0.5, **local: Unpack[LocalSettings]
 ) -> ClientUpdate:
   """FML's client part; its state is the private model, at first the received one.
 
@@ -83,7 +83,7 @@ def fml(
   def finish(broadcast, state, data, context, work: Two):
     private, shared = work
     upload = Message(shared.params, stats=shared.stats)
-    return upload, model.joined(private.params, private.stats), sgd.Info.of_sum(private.loss, private.steps)
+    return upload, model.joined(private.params, private.stats), Info.of_sum(private.loss, private.steps)
 
   return supervised(
     recipe, LocalTraining(recipe.steps, start, run_steps, finish, 2 * recipe.gradients, recipe.counted),

@@ -22,11 +22,18 @@ from fedjax_het.errors import SettingError, is_one, is_zero
 from fedjax_het.local import weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate
-from fedjax_het.settings import NonNegative, Positive, Share, checked
+from fedjax_het.settings import NonNegative, Positive, Weight, checked
 
 
 def calibrated_by(given: LocalSettings, rule: str, strength: Any, name: str) -> LocalSettings:
-  """Returns settings with a method's calibration; raises `SettingError` if another one is given as well."""
+  """Returns settings with a method's calibration; raises `SettingError` if another one is given as well.
+
+  A traced `calibration_strength` passes, since a run's numbers are checked before they are traced.
+  """
+  own = given.get("calibration_strength", 1.0)
+  if not isinstance(own, jax.Array) and own != 1.0:
+    problem = f"{name} sets how strongly its losses are calibrated"
+    raise SettingError("calibration_strength", own, problem, "Leave it out.")
   if given.get("calibration", "none") not in ("none", rule):
     problem = f"{name} calibrates its losses by {rule}"
     raise SettingError("calibration", given["calibration"], problem, "Leave it out.")
@@ -48,13 +55,14 @@ def fedlc(model: Model, *, tau: NonNegative = 1.0, **local: Unpack[LocalSettings
     **local: local training, see `LocalSettings`.
 
   Raises:
-    SettingError: a setting is out of range, the labels are no classes, or `calibration` is given.
+    SettingError: a setting is out of range, the labels are no classes, or `calibration` or its strength is
+      given.
   """
   return _fedavg(model, calibrated_by(local, "fedlc", tau, "fedlc"), "fedlc")
 
 
 @checked
-def fedrs(model: Model, *, alpha: Share = 0.5, **local: Unpack[LocalSettings]) -> ClientUpdate:
+def fedrs(model: Model, *, alpha: Weight = 0.5, **local: Unpack[LocalSettings]) -> ClientUpdate:
   """FedRS's client part: FedAvg with `calibration="fedrs"`.
 
   Args:
@@ -63,11 +71,11 @@ def fedrs(model: Model, *, alpha: Share = 0.5, **local: Unpack[LocalSettings]) -
     **local: local training, see `LocalSettings`.
 
   Raises:
-    SettingError: a setting is out of range, the labels are no classes, or `calibration` is given.
+    SettingError: a setting is out of range, the labels are no classes, or `calibration` or its strength is
+      given.
   """
-  if is_one(alpha):
-    return _fedavg(model, local, "fedrs")
-  return _fedavg(model, calibrated_by(local, "fedrs", alpha, "fedrs"), "fedrs")
+  own = calibrated_by(local, "fedrs", alpha, "fedrs")
+  return _fedavg(model, {**own, "calibration": "none"} if is_one(alpha) else own, "fedrs")
 
 
 def not_true_divergence(logits: jax.Array, teacher: jax.Array, y: jax.Array, tau: Any) -> jax.Array:

@@ -46,7 +46,8 @@ USED_BY = {  # settings that only some optimisers use -> those
 
 
 OURS = ("weight_decay", *USED_BY)  # settings of the optimisers above, which any other one replaces
-BY_ROUND = ("lr_decay", "epochs", "steps", "min_epochs", "schedule", "schedule_rounds", "warmup")
+OF_RATE = ("lr_decay", "schedule", "schedule_rounds", "warmup")  # the rate's way over the rounds
+BY_ROUND = (*OF_RATE, "epochs", "steps", "min_epochs")
 OF_PRIVACY = ("dp_clip", "dp_noise_multiplier", "dp_sampling", "dp_capacity", "dp_block")
 OF_OPTAX, RATE = "optax.", "learning_rate"
 
@@ -104,7 +105,7 @@ class LocalSettings(TypedDict, total=False):
     steps: mini-batch steps per round in the place of `epochs`, the same for every client: a client goes on
       with a further epoch where its examples are used up. None goes by `epochs`.
     min_epochs: the fewest epochs: each client draws its number in each round evenly from `min_epochs` to
-      `epochs`. None: always `epochs`.
+      `epochs`. None: always `epochs`. A system part's clock and deadline count `epochs`.
     clip_norm: largest L2 norm of a step's gradient over all trained parameters, after a method's own terms
       and before weight decay, > 0; None for no bound.
     schedule: s(u): "constant" is 1, "linear" 1 - u, "cosine" (1 + cos πu)/2.

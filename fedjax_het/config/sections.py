@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
 from fedjax_het.clients.finetuned import finetuned
-from fedjax_het.clients.local_settings import LocalSettings
+from fedjax_het.clients.local_settings import OF_RATE, LocalSettings
 from fedjax_het.conditions import CONDITIONS, SEVERAL, UNLESS_CHOSEN
 from fedjax_het.config.tracking import TrackingSettings
 from fedjax_het.data.clients import split_clients
@@ -113,7 +113,9 @@ _PARTITION_SEED = Setting(
 _OF_LORA = {name: own for name, own in settings_of(lora).items() if name != "model"}
 # Of fine-tuning: as in `local` unless given, but for its own two.
 _OF_FINETUNE = {
-  name: replace(own, default=None) for name, own in settings_of(cast(Any, LocalSettings)).items()
+  name: replace(own, default=None)
+  for name, own in settings_of(cast(Any, LocalSettings)).items()
+  if name not in OF_RATE
 } | {name: own for name, own in settings_of(finetuned).items() if name in ("layers", "epochs")}
 _OF_PUBLIC = {
   name: own for name, own in settings_of(public_examples).items() if name in ("dataset", "examples")

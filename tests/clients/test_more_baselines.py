@@ -168,6 +168,23 @@ def test_fedem_by_hand(ragged):
 
 
 @pytest.mark.slow
+def test_fedem_follows_its_objective_with_class_weights(ragged):
+  """A full batch is a step along ∇ of Σ q c ℓ / Σ c."""
+  model = mlp()._replace(task=fh.tasks.classification(class_weights=(1.0, 10.0, 1.0)))
+  part = fedem(model, models=2, **LOCAL | dict(batch_size=SIZES[CLIENT], epochs=1))
+  first, state, upload, _, _ = one_round(part, ragged)
+  x, y = one_client(ragged, CLIENT).take(jnp.arange(SIZES[CLIENT]))
+  q = responsibilities(model, first.params, state, x, y)
+
+  def objective(models):
+    losses, weight = jax.vmap(lambda own: model.task.losses(model.apply(own, x), y))(models)
+    return (q * losses).sum() / weight[0].sum()
+
+  wanted = add(first.params, jax.grad(objective)(first.params), -LR)
+  chex.assert_trees_all_close(upload.params, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_fedbn_keeps_the_layers_that_have_a_scale(ragged):
   class Net(nn.Module):
     @nn.compact
@@ -210,6 +227,16 @@ def test_fine_tuning_is_local_training_of_the_judged_model(ragged):
   assert part.name == "fedavg_ft" and part.needs.sees_data == ("personalize",)
   with pytest.raises(SettingError, match="which fedrod does not evaluate"):
     finetuned(fedrod(mlp()))
+  with pytest.raises(SettingError, match=r"warmup = 10.0: goes by the rounds of a run"):
+    finetuned(plain, warmup=10.0)
+  remarks = [*finetuned(fh.fedavg(linear(), b1=0.5), b1=0.5, b2=0.5).needs.remarks(ragged)]
+  assert [own.partition(":")[0] for own in remarks] == ["b1 = 0.5", "b2 = 0.5"]
+
+
+def test_fine_tuning_of_no_epochs_has_no_layers(ragged):
+  remarks = fedbabu(mlp(), finetune_epochs=0, finetune_layers="body", b1=0.5).needs.remarks(ragged)
+  assert [own.partition(":")[0] for own in remarks] == ["b1 = 0.5", "finetune_layers = body"]
+  assert not [*fedbabu(mlp()).needs.remarks(ragged)]
 
 
 @pytest.mark.slow
@@ -291,6 +318,8 @@ def test_ifca_recovers_planted_clusters():
     (lambda: fedntd(mlp(), mixup=0.2), "mixup = 0.2: mixes labels, and fedntd reads"),
     (lambda: fedntd(mlp()._replace(num_classes=2)), "'fedntd': distils over .* of two classes one alone"),
     (lambda: fedlc(mlp(), calibration="fedrs"), "calibration = 'fedrs': fedlc calibrates"),
+    (lambda: fedrs(mlp(), alpha=1.0, calibration="fedlc"), "calibration = 'fedlc': fedrs calibrates"),
+    (lambda: fedlc(mlp(), calibration_strength=0.3), "calibration_strength = 0.3: fedlc sets how strongly"),
     (lambda: per_fedavg(mlp(), sam_radius=0.1), "sam_radius = 0.1: changes the gradient that per_fedavg"),
     (lambda: fh.federated(feddyn(mlp()), fh.mixing.afl()), "mixing = 'afl': feddyn brings a mixing part"),
     (lambda: fh.federated(local_only(mlp()), server=fh.server.adam()), "'adam': local brings a server"),

@@ -29,6 +29,7 @@ from fedjax_het.clients.fedsmoo import fedsmoo
 from fedjax_het.clients.gpfl import gpfl, lengths
 from fedjax_het.clients.knn_per import knn_per
 from fedjax_het.clients.mime import mime
+from fedjax_het.clients.sgd import Local
 from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import SettingError
 from fedjax_het.models.features import with_shift
@@ -328,6 +329,22 @@ def test_fedphp_counts_the_rounds_of_the_run():
   fedphp(mlp(), rounds=7).needs.check_rounds(7)
   with pytest.raises(SettingError, match=r"fedphp's rounds = 7: .* the run has rounds = 8"):
     fedphp(mlp(), rounds=7).needs.check_rounds(8)
+
+
+def test_fedphp_rounds_whole_statistics_and_tells_what_has_no_effect(ragged):
+  model = mlp()._replace(stats={"n": jnp.int32(0)})
+  part = fedphp(model, rounds=4, mu=0.8, lam=0.0)
+  first = part.init_broadcast(KEY)
+  state = part.init(KEY, first, None, None)._replace(times=jnp.int32(9))
+  local = Local(first.params, (), jnp.float32(0.0), jnp.int32(1), {"n": jnp.int32(3)})
+  after = part.training.finish(first, state, None, fh.Context(0, 0, 3, 12), local)[1]
+  count = model.split(after.private).stats["n"]
+  assert count.dtype == jnp.int32 and count == 1  # 0.6
+  for given, said in (
+    (dict(transfer="mmd", tau=2.0), ["tau = 2.0: no effect beside transfer = mmd."]),
+    (dict(lam=0.0, transfer="mmd"), ["transfer = mmd: no effect beside lam = 0."]), (dict(tau=2.0), []),
+  ):  # fmt: skip
+    assert [*fedphp(mlp(), **given).needs.remarks(ragged)] == said
 
 
 def test_methods_of_classes_refuse_other_labels():

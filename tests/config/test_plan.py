@@ -19,7 +19,7 @@ from fedjax_het.config.plan import plan, written
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.config.same import with_defaults
 from fedjax_het.config.sections import CORE, Section, sections
-from fedjax_het.config.values import plain, replaced
+from fedjax_het.config.values import numbers, plain, replaced
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import build as building
 from fedjax_het.experiment import experiment
@@ -49,6 +49,18 @@ def test_a_plan_is_typed_frozen_and_has_the_defaults():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+  "method, settings",
+  [("fml", ("alpha", "beta")), ("fedkd", ("energy_start", "energy_end")), ("fedrs", ("alpha",))],
+)
+def test_a_weight_of_one_stays_a_constant_of_the_program(method, settings):
+  """So that a run leaves out what the method's factory leaves out at 1."""
+  for value, constant in ((1.0, True), (0.5, False)):
+    own = {"name": method, **dict.fromkeys(settings, value)}
+    found = numbers({"local": {}, "algorithm": own})
+    assert all((f"algorithm.{name}" not in found) == constant for name in settings)
+
+
 def test_a_run_checks_its_configuration_once(tmp_path, monkeypatch):
   made, real = [], building.build_algorithm
   from fedjax_het.config import check as checks
