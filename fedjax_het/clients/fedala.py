@@ -12,7 +12,8 @@ Before local training W_i is learnt on a random share of the client's rows, mini
 
 One pass is made, but the first time as many as it takes until the losses of the last mini-batches of ten
 passes have a standard deviation below a threshold. While θ_i = θ nothing is learnt. A client is judged by the
-mixture that it would train on from. The authors' first time has no bound, and its rows are neighbours.
+mixture that it would train on from; one that never took part makes the many passes of its first learning at
+each evaluation. The authors' first time has no bound, and its rows are neighbours.
 """
 
 from typing import Any, NamedTuple, Unpack
@@ -88,7 +89,7 @@ def learnt(
     threshold: the standard deviation that ends the first learning.
     most: the most passes.
   """
-  size = recipe.settings["batch_size"]
+  size = min(recipe.settings["batch_size"], data.limit)
   padded = -(-data.limit // size) * size
   key = jax.random.fold_in(key, WEIGHTS)
   order = shuffle(key, data, padded)

@@ -81,7 +81,10 @@ def bits(upload: Message) -> int:
 
 
 def critical(new: jax.Array, old: jax.Array, tau: float | jax.Array) -> jax.Array:
-  """Returns 1 for the ⌊τ n⌋ of n numbers with the largest |θ (θ - s)|, if it is above 0; else 0, int8."""
+  """Returns 1 for the ⌊τ n⌋ of n numbers with the largest |θ (θ - s)|, if it is above 0; else 0, int8.
+
+  Numbers equal to the least of them are all 1.
+  """
   found = jnp.abs(new * (new - old))
   count = jnp.floor(jnp.float32(tau) * found.size + 1e-4).astype(jnp.int32)
   ordered = jnp.sort(found.ravel(), descending=True)

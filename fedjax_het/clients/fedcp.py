@@ -11,8 +11,9 @@ A step minimises, with the received body's features z⁰ and the received head h
 
     L_task(h_i(r ⊙ z) + h((1 - r) ⊙ z)) + λ MMD²(z, z⁰),
 
-MMD² with bandwidths of 10, 15, 20 and 50, see `discrepancy`. Body, policy and (h_i + h) / 2 are uploaded, and
-the client keeps h_i. The authors' code has noise in tests too, and a random v in the first round.
+MMD² with s = 20, 30, 40 and 100, see `discrepancy`; the paper writes exp(-‖u - v‖² / 2s) with half of them.
+Body, policy and (h_i + h) / 2 are uploaded, and the client keeps h_i. The authors' code has noise in tests
+too, and a random v in the first round.
 """
 
 from typing import Any, NamedTuple, Unpack

@@ -127,7 +127,7 @@ def fedgen(
 
   Args:
     model: the model that clients train; its last layer is a dense one with a logit for each class.
-    alpha: α >= 0, weight of the generated examples in a client's first regularised round.
+    alpha: α >= 0, weight of the generated examples; the first regularised round is t = 1, with α δ.
     beta: β >= 0, weight of the divergence from what the head says of generated features of the same labels.
     decay: δ in (0, 1], the factor of α, β and the server's rate from round to round.
     diversity: γ >= 0, weight of the term that keeps generated features apart.

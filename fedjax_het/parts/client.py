@@ -59,7 +59,8 @@ class LocalTraining(NamedTuple):
   `finish`. "work" is whatever local training carries from step to step.
 
   Attributes:
-    steps: (data) -> number of local steps, int32 scalar.
+    steps: (data) -> number of local steps, int32 scalar; the most where a client draws it, which a system
+      part's clock then counts.
     start: (broadcast, state, context) -> work before the first step.
     run_steps: (key, broadcast, state, data, context, work, first, last) -> work after the steps first, ...,
       last - 1; `last` = None means the last step.
