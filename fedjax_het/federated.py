@@ -69,7 +69,7 @@ def federated(
 
   Raises:
     SettingError: an argument is not a part, for example a factory that was not called; a part's `needs` or
-      `studies` are of another type, or its `needs` have a field that only client parts have; the mixing part
+      `studies` are of another type, or its `needs` have a field that only other parts have; the mixing part
       scales updates and the client part uploads none, or the server part sends each client a message of its
       own; the server part takes models and the client part uploads signals, or the reverse; the mixing or
       aggregation part protects from dishonest uploads and the client part sends fields that it does not act
@@ -244,6 +244,8 @@ def _check_absent(parts: Algorithm, role: str) -> None:
     instead = "static mixing"
   elif parts.participation.unbiased and not (parts.client.needs.uploads_model and parts.server.send is None):
     refused = f"{parts.client.name} or {parts.server.name} has no updates of one broadcast"
+  elif parts.participation.unbiased and parts.server.takes_share:
+    refused = f"server {parts.server.name} adds up what those that arrive have sent, uncorrected"
   elif parts.participation.unbiased and parts.aggregation.combine is not None:
     refused = f"aggregation {parts.aggregation.name} is no mean, of which there is an unbiased estimate"
     instead = "the mean"
@@ -305,6 +307,5 @@ def check_fields(role: str, part: Any) -> None:
       raise SettingError(
         f"{role}'s {field}", value, f"is not a {kind.__name__}", f"Write {field}=fh.{kind.__name__}(...)."
       )
-  if role != "client" and part.needs.of_client:
-    names = ", ".join(part.needs.of_client)
-    raise SettingError(f"{role}'s needs", names, "has no effect outside client parts", "Leave it out.")
+  if names := ", ".join(part.needs.not_of(role)):
+    raise SettingError(f"{role}'s needs", names, f"has no effect in a part of {role}", "Leave it out.")

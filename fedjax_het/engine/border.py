@@ -45,7 +45,7 @@ def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, se
       "client's update", upload.params, broadcast.params, "the upload's params", "the broadcast's",
       "Return params as received, or say needs=fh.Needs(uploads_model=False) with a server that takes them.",
     )  # fmt: skip
-  if sent[0].pooled != ():
+  if not isinstance(sent[0].pooled, tuple) or sent[0].pooled:
     check_pooled("client's update", broadcast, sent[0].pooled)
   first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), before)
   check_alike("client's update", state, first, "the new state", "the state of init", remedy)

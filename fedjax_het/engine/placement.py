@@ -109,8 +109,8 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
   partial sums. On CPUs the sum runs in the clients' order. On accelerators XLA chooses the order, as a loop
   would start a kernel for each client, which takes longer than the addition.
 
-  Integers become u_1 + Σ_i p_i (u_i - u_1), rounded to the nearest: exact if all clients send the same, else
-  as exact as float32 holds the differences, up to 2^24 = 16,777,216.
+  Integers become u_1 + Σ_i p_i (u_i - u_1), u_1 the first with a weight, rounded to the nearest: exact if all
+  with a weight send the same, else as exact as float32 holds the differences, up to 2^24 = 16,777,216.
 
   Raises:
     SettingError: a leaf is neither of floats nor of integers, such as booleans or keys.
@@ -133,8 +133,9 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
       mean = total(leaf.reshape(leaf.shape[0], -1)).astype(leaf.dtype)
     else:
       whole = leaf.reshape(leaf.shape[0], -1).astype(jnp.int64 if leaf.dtype.itemsize == 8 else jnp.int32)
-      apart = total((whole - whole[0]).astype(jnp.float32))
-      mean = (whole[0] + rounded(apart, whole.dtype)).astype(leaf.dtype)
+      first = whole[jnp.argmax(coefficients > 0)]
+      apart = total((whole - first).astype(jnp.float32))
+      mean = (first + rounded(apart, whole.dtype)).astype(leaf.dtype)
     return mean.reshape(leaf.shape[1:])
 
   check_averaged(stacked)

@@ -113,12 +113,22 @@ class Studies(NamedTuple):
   records: Records | None = None
 
 
+HONOURED = {  # field of `Needs` -> the only roles whose parts may set it
+  **dict.fromkeys(
+    ("sees_data", "uploads_model", "upload_norm", "transformed", "replaces", "upload_bits", "brings"),
+    ("client",),
+  ),
+  "covers": ("mixing", "aggregation", "attack", "participation"),
+  "withstands": ("mixing", "aggregation"),
+  "probability": ("mixing",),
+}
+
+
 class Needs(NamedTuple):
   """Requirements of a part on the run and on the other parts; every check raises `SettingError`.
 
-  The defaults require nothing. The first five fields are honoured for every part, `covers` for mixing,
-  aggregation, participation and attack parts, `withstands` for mixing and aggregation parts, the others only
-  for client parts.
+  The defaults require nothing. The first five fields and `releases` are honoured for every part, the others
+  for the parts of `HONOURED`.
 
   Attributes:
     num_clients: K, for a part that was made for so many clients; None for any number.
@@ -149,8 +159,7 @@ class Needs(NamedTuple):
     probability: whether a mixing part reads `Feedback.probability`, which is unknown under an over-selection.
     brings: "mixing" or "server" -> the part that belongs to the method, which takes the place of the default
       one; `federated` refuses any other choice.
-    releases: what of the clients' data the server learns beside uploads, see `Release`; honoured for every
-      part.
+    releases: what of the clients' data the server learns beside uploads, see `Release`.
   """
 
   num_clients: int | None = None
@@ -184,8 +193,7 @@ class Needs(NamedTuple):
     own = [f"{name} = {value}: no effect beside {beside}." for name, value in changed.items()]
     return self._replace(remarks=lambda data: [*self.remarks(data), *own])
 
-  @property
-  def of_client(self) -> tuple[str, ...]:
-    """Names of the fields that are set and that only client parts may set."""
-    names = ("sees_data", "uploads_model", "upload_norm", "transformed", "replaces", "upload_bits", "brings")
+  def not_of(self, role: str) -> tuple[str, ...]:
+    """Returns the names of the fields that are set and that a part of this role has no use for."""
+    names = (name for name, roles in HONOURED.items() if role not in roles)
     return tuple(name for name in names if getattr(self, name) != Needs._field_defaults[name])

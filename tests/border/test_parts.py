@@ -62,6 +62,9 @@ def test_a_part_is_a_named_tuple_as_before(part):
     ((CLIENT, MIXING._replace(needs=None)), "mixing's needs = None"),
     ((CLIENT, MIXING._replace(needs=Needs(sees_data=("init",)))), "mixing's needs = 'sees_data': has no"),
     ((CLIENT, MIXING, SERVER._replace(needs=Needs(uploads_model=False))), "server's needs = 'uploads_model'"),
+    ((CLIENT, MIXING, SERVER._replace(needs=Needs(covers=("params",), withstands=len, probability=True))),
+     "server's needs = 'covers, withstands, probability': has no effect in a part of server"),
+    ((CLIENT._replace(needs=Needs(withstands=len)), MIXING), "client's needs = 'withstands'"),
   ],
 )  # fmt: skip
 def test_needs_and_studies_of_another_type_or_without_effect_are_refused(parts, words):

@@ -205,6 +205,7 @@ def traced(client):
 ALL = {"mean": jnp.zeros(FEATURES)}
 CLASS = jnp.zeros((CLASSES, FEATURES))
 WRONG = {
+  "an array": (jnp.zeros(FEATURES), "is what it returns for Message.pooled"),
   "no pair": ({"class": CLASS, "all": ALL}, "is what it returns for Message.pooled"),
   "another shape": (Pooled({"class": CLASS[1:], "all": ALL}, jnp.float32(1)), "the form of pooled values"),
   "no prefix": (Pooled({"class": CLASS, "all": ALL}, {"other": jnp.float32(1)}), "no prefix"),

@@ -82,6 +82,13 @@ def test_whole_numbers_are_averaged_to_the_nearest(dtype):
     assert found["uneven"] == np.rint(p.astype(float) @ uneven)
 
 
+def test_whole_numbers_of_the_absent_are_no_reference():
+  """Their rows are zeros, from which float32 could not hold the difference of the others."""
+  top = np.int32(2**24 + 1)
+  found = weighted_sum(jnp.array([0.0, 0.5, 0.5]), {"n": jnp.array([0, top, top])}, None)
+  assert int(found["n"]) == top
+
+
 def test_a_scaled_whole_number_is_not_cut():
   start, sent = Message(jnp.int32(0)), Message(jnp.asarray([7, -7]))
   assert scaled(sent, start, jnp.asarray([0.55, 0.4])).params.tolist() == [4, -3]

@@ -131,6 +131,7 @@ def test_what_cannot_be_corrected_is_refused(tmp_path):
   for client, more, said in (
     (fh.fedavg(linear()), dict(mixing=fh.mixing.qffl()), "mixing qffl has no coefficients of all clients"),
     (fh.fedavg(linear()), dict(aggregation=fh.aggregation.median()), "aggregation median is no mean"),
+    (fh.feddyn(linear()), {}, "server drift adds up what those that arrive have sent, uncorrected"),
     (fh.scaffold(linear()), {}, "also sends even, which would be averaged as if all were drawn alike"),
   ):
     with pytest.raises(SettingError, match=f"participation = 'importance': .*{said}"):
