@@ -5,10 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_parts import CLASSES, float64, linear, mlp, one_client, rows_of
+from one_round import CLIENT, LOCAL, LR, add, one_round
+from small_parts import CLASSES, SIZES, float64, linear, mlp, one_client, rows_of
 
 import fedjax_het as fh
 from fedjax_het.clients.calibration import RULES, calibrated, correlation, counts_of
+from fedjax_het.clients.fedem import fedem, responsibilities
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.errors import SettingError
@@ -192,3 +194,20 @@ def test_a_task_without_classes_is_refused():
   model = fh.models.make("two_nn", (4,), 1, fh.tasks.regression())
   with pytest.raises(SettingError, match="calibration = 'fedlc': goes by classes with a logit each"):
     fh.fedavg(model, calibration="fedlc")
+
+
+@pytest.mark.slow
+def test_fedem_follows_its_objective_with_class_weights(ragged):
+  """A full batch is a step along ∇ of Σ q c ℓ / Σ c."""
+  model = mlp()._replace(task=fh.tasks.classification(class_weights=(1.0, 10.0, 1.0)))
+  part = fedem(model, models=2, **LOCAL | dict(batch_size=SIZES[CLIENT], epochs=1))
+  first, state, upload, _, _ = one_round(part, ragged)
+  x, y = one_client(ragged, CLIENT).take(jnp.arange(SIZES[CLIENT]))
+  q = responsibilities(model, first.params, state, x, y)
+
+  def objective(models):
+    losses, weight = jax.vmap(lambda own: model.task.losses(model.apply(own, x), y))(models)
+    return (q * losses).sum() / weight[0].sum()
+
+  wanted = add(first.params, jax.grad(objective)(first.params), -LR)
+  chex.assert_trees_all_close(upload.params, wanted, rtol=1e-4, atol=1e-6)
