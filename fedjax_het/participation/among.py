@@ -49,12 +49,32 @@ def chosen(key: jax.Array, there: jax.Array, count: int) -> jax.Array:
 def expected(there: jax.Array, count: int) -> jax.Array:
   """Computes E[min(S, A)] for A the number of clients there, independent with probabilities `there` [K].
 
-  A is taken as binomial with the mean probability, which is exact if all are equal: E[min(S, A)] is
-  Σ_{j=1..S} P(A >= j), and P(A >= j) the regularised incomplete beta function I_q(j, K - j + 1).
+  Of A, those with the probability 1 are certain, say c. The n others whose probability is not 0 are taken as
+  binomial with their mean probability q, which is exact if these are equal: E[min(S, A)] is
+  Σ_{j=1..S} P(A >= j), P(A >= j) = 1 for j <= c, then with i = j - c the regularised incomplete beta function
+  I_q(i, n - i + 1), and 0 for i > n.
   """
-  num = there.shape[0]
-  j = jnp.arange(1, count + 1, dtype=jnp.float32)
-  return jax.scipy.special.betainc(j, num - j + 1, there.mean()).sum()
+  num, perhaps = there.shape[0], jnp.where(there < 1.0, there, 0.0)
+  n = (perhaps > 0).sum(dtype=jnp.int32)
+  mean = jnp.where(n == num, there.mean(), perhaps.sum() / jnp.maximum(n, 1))
+  i = jnp.arange(1, count + 1, dtype=jnp.int32) - (there >= 1.0).sum(dtype=jnp.int32)
+  a, b = (jnp.float32(jnp.maximum(own, 1)) for own in (i, n - i + 1))
+  return jnp.where(i <= 0, 1.0, jnp.where(i > n, 0.0, jax.scipy.special.betainc(a, b, mean))).sum()
+
+
+def share_with_rows(probability: jax.Array, rows: int) -> jax.Array | float:
+  """Computes E[min(R, A)] / E[A], see `expected`; 1 where it is nearer to 1 than float32 can tell.
+
+  This is the share of those who come that R rows have room for, if it is drawn uniformly who is left out.
+
+  Args:
+    probability: with which each of K clients comes, float32 [K].
+    rows: R.
+  """
+  if rows >= len(probability):
+    return 1.0
+  share = expected(probability, rows) / jnp.maximum(probability.sum(), 1e-30)
+  return jnp.where(share > 1.0 - 1e-5, 1.0, share)
 
 
 def among(
@@ -65,10 +85,11 @@ def among(
   init: InitFn = lambda key, sizes, cohort_size: (),
   rows: Callable[[int, int], int] | None = None,
   sampling: Callable[[int, int], Sampling] | None = None,
+  few_rows: bool = False,
 ) -> Participation:
   """Returns the part that draws S of the clients that are there; all of them if they are fewer.
 
-  With `rows` all that are there are drawn, as far as these rows go.
+  With `rows` all that are there are drawn, as far as these rows go; of more, uniformly so many.
 
   Args:
     there: (key of all rounds, round, state, K) -> (who is there, bool [K]; with which probability each is,
@@ -80,6 +101,7 @@ def among(
     init: see `Participation`; the state stays as it is.
     rows: see `Participation`; None for S.
     sampling: see `Participation`, before clients drop out; None where nothing is guaranteed.
+    few_rows: whether `rows` may leave clients out more often than next to never.
   """
   dropout, least_work = arrival["dropout"], arrival["least_work"]
 
@@ -96,6 +118,8 @@ def among(
       probability = jnp.minimum(probability * taken, 1.0)
     else:
       beyond = jnp.maximum(present.sum(dtype=jnp.int32) - cohort_size, 0)
+      if few_rows:
+        probability = probability * share_with_rows(probability, cohort_size)
     inclusion, contacted = probability[ids] * (1.0 - dropout), present[ids]
     return Draw(ids, contacted & kept, jnp.float32(work), jnp.float32(inclusion), state, contacted, beyond)
 

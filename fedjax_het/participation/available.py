@@ -39,8 +39,9 @@ def available(probability: UpToOne = 0.5, spread: Share = 0.0, **arrival: Unpack
   """S of the clients that are available in a round, each with its probability, independently of the others.
 
   Args:
-    probability: q in (0, 1], the probability for all clients, or its mean.
-    spread: client i has q_i, drawn once, uniform on q ± spread and cut to [0, 1]; 0 for q_i = q.
+    probability: q in (0, 1], the probability for all clients, or the middle of theirs.
+    spread: client i has q_i, drawn once, uniform on q ± spread and cut to [0, 1]; 0 for q_i = q. q is also
+      their mean unless they are cut on one side.
     **arrival: dropouts and partial work, see `Arrival`.
   """
   arrival = with_defaults(Arrival, arrival)
@@ -57,11 +58,25 @@ def available(probability: UpToOne = 0.5, spread: Share = 0.0, **arrival: Unpack
     return now < chances, chances
 
   def sampling(num, size):
-    return Sampling("available", "any", num, size, expected(jnp.full(num, probability, jnp.float32), size))
+    mean = probability if is_zero(spread) else mean_of_cut(probability, spread)
+    return Sampling("available", "any", num, size, expected(jnp.full(num, mean, jnp.float32), size))
 
   if is_zero(spread):
     return among(there, "available", arrival, sampling=sampling)
   return among(there, "available", arrival, init=chances_of, sampling=sampling)
+
+
+def mean_of_cut(middle: float | jax.Array, spread: float | jax.Array) -> jax.Array:
+  """Computes the mean of a uniform variable on middle ± spread that is cut to [0, 1], float32 scalar.
+
+  Args:
+    middle: q in [0, 1].
+    spread: s in [0, 1].
+  """
+  q, s = jnp.float32(middle), jnp.float32(spread)
+  low, high = jnp.maximum(q - s, 0.0), jnp.minimum(q + s, 1.0)
+  cut = (0.5 * (high**2 - low**2) + q + s - high) / jnp.maximum(2.0 * s, 1e-30)
+  return jnp.where((q - s < 0.0) | (q + s > 1.0), cut, q)
 
 
 @checked

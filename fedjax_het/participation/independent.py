@@ -11,7 +11,8 @@ importance   π_i = min(1, c v_i) with Σ_i π_i = S for weights v_i > 0, and un
 A program has R rows for a cohort, the least number that more clients need with a probability below 1e-9 in a
 round. R is that of K equal probabilities: of all independent draws with the mean S, these need many rows most
 often (Hoeffding, On the Distribution of the Number of Successes in Independent Trials, 1956). A
-smaller `capacity` leaves clients out, drawn uniformly, and `Draw.beyond` counts them.
+smaller `capacity` leaves clients out, drawn uniformly, and `Draw.beyond` counts them; `Draw.probability` is
+then π_i E[min(R, A)] / E[A] for A clients that come, exact if all π_i are equal.
 """
 
 from typing import Annotated, Unpack
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import DataError, SettingError
-from fedjax_het.participation.among import Arrival, among
+from fedjax_het.participation.among import Arrival, among, share_with_rows
 from fedjax_het.parts import Needs, Participation, Sampling
 from fedjax_het.settings import Count, Range, checked, with_defaults
 
@@ -107,13 +108,16 @@ def poisson(
       yield f"cohort_size: poisson draws how many clients take part, {mean:.4g} on average."
 
   def sampling(num: int, size: int) -> Sampling:
-    traced = isinstance(probability, jax.Array)  # in a program, which has its rows from elsewhere
     q = size / num if probability is None else probability
+    # In a program q is not known, for which `Participation.rows` was asked before; no R is read in it.
+    traced = capacity is None and isinstance(probability, jax.Array)
     most = 0 if traced else rows(num, size)
-    return Sampling("poisson", "poisson", num, size, num * q, probability=q, capacity=most)
+    with_rows = 1.0 if capacity is None else share_with_rows(jnp.full(num, q, jnp.float32), most)
+    return Sampling("poisson", "poisson", num, size, num * q * with_rows, probability=q, capacity=most)
 
   needs = Needs(remarks=remarks)
-  return among(there, "poisson", with_defaults(Arrival, arrival), needs, init, rows, sampling)
+  own = with_defaults(Arrival, arrival)
+  return among(there, "poisson", own, needs, init, rows, sampling, few_rows=capacity is not None)
 
 
 @checked
@@ -128,7 +132,8 @@ def importance(path: str = "", capacity: Count | None = None, **arrival: Unpack[
   Args:
     path: a text file with the weights, one number above 0 a line, client by client; by default the clients'
       numbers of training examples.
-    capacity: R, the most clients of a round, see `poisson`. A small one makes the aggregate biased.
+    capacity: R, the most clients of a round, see `poisson`. A small one makes the aggregate biased, as the
+      probabilities are then known only about.
     **arrival: dropouts and partial work, see `Arrival`.
 
   Raises:
@@ -152,7 +157,8 @@ def importance(path: str = "", capacity: Count | None = None, **arrival: Unpack[
       raise SettingError("path", path, problem, "Write one line for each client.")
 
   needs = Needs(check_cohort=check_cohort, covers=("params", "stats"))
-  part = among(there, "importance", with_defaults(Arrival, arrival), needs, init, rows)
+  own = with_defaults(Arrival, arrival)
+  part = among(there, "importance", own, needs, init, rows, few_rows=capacity is not None)
   return part._replace(unbiased=True)
 
 

@@ -1,5 +1,6 @@
 """Participation by a recorded trace of who was there when."""
 
+import collections
 from typing import Unpack
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 from fedjax_het.data.lines import numbered_lines
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.participation.among import Arrival, among
-from fedjax_het.parts import Needs, Participation
+from fedjax_het.parts import Needs, Participation, Sampling
 from fedjax_het.settings import checked, with_defaults
 
 
@@ -34,9 +35,31 @@ def read_trace(path: str) -> np.ndarray:
   return np.array(found, np.int32)
 
 
+def mean_size(lines: np.ndarray, cohort_size: int) -> float:
+  """Computes the mean of min(S, A_t) over the rounds t up to the last of a file, A_t clients present.
+
+  Args:
+    lines: int [lines, 3], see `read_trace`; lines of one client may overlap.
+    cohort_size: S.
+  """
+  changes: collections.Counter[int] = collections.Counter({0: 0})
+  counted: dict[int, int] = {}  # client -> the round up to which it is counted
+  for client, first, last in sorted(map(tuple, lines.tolist()), key=lambda line: line[1]):
+    begin = max(first, counted.get(client, 0))
+    if begin < last:
+      changes[begin] += 1
+      changes[last] -= 1
+      counted[client] = last
+  times = sorted(changes)
+  there = np.cumsum([changes[t] for t in times])[:-1]
+  return float(np.average(np.minimum(there, cohort_size), weights=np.diff(times)))
+
+
 @checked
 def trace(path: str = "", **arrival: Unpack[Arrival]) -> Participation:
   """S of the clients that a file has as present: client i in the rounds from <= t < to of its lines.
+
+  An aggregation that divides by the mean size of a cohort takes that of the rounds up to the file's last.
 
   Args:
     path: a text file with lines "client, from round, to round", all counted from 0.
@@ -61,4 +84,8 @@ def trace(path: str = "", **arrival: Unpack[Arrival]) -> Participation:
     now = jnp.zeros(num, bool).at[client].max((first <= round) & (round < last))
     return now, now.astype(jnp.float32)
 
-  return among(there, "trace", with_defaults(Arrival, arrival), Needs(check_cohort=check_cohort))
+  def sampling(num, size):
+    return Sampling("trace", "any", num, size, mean_size(lines, size))
+
+  needs = Needs(check_cohort=check_cohort)
+  return among(there, "trace", with_defaults(Arrival, arrival), needs, sampling=sampling)

@@ -117,6 +117,22 @@ def test_a_small_capacity_leaves_clients_out_and_counts_them():
   assert (present.sum(1)[beyond > 0] == 2).all()
 
 
+def test_probabilities_know_a_small_capacity():
+  """And not one that is as good as never reached, whose bits stay."""
+  exact = sum(min(2, a) * comb(6, a) * 0.6**a * 0.4 ** (6 - a) for a in range(7))
+  small = participation.poisson(0.6, capacity=2, dropout=0.1)
+  assert float(small.sampled(6, 5).expected) == pytest.approx(0.9 * exact, rel=1e-5)
+  for part in (small, participation.importance(capacity=2, dropout=0.1)):
+    state = part.init(jax.random.key(0), jnp.full(6, 9), 4)
+    one = part.draw(jax.random.key(1), jnp.int32(0), state, 6, 2)
+    mean = exact if part is small else sum(min(2, a) * comb(6, a) * 2**a / 3**6 for a in range(7))
+    np.testing.assert_allclose(one.probability, 0.9 * mean / 6, rtol=1e-5)
+  for capacity in (None, 30, 100):
+    part = participation.poisson(0.05, capacity=capacity)
+    one = part.draw(jax.random.key(1), jnp.int32(0), jnp.float32(0.05), 100, part.rows(100, 5))
+    assert (one.probability == jnp.float32(0.05)).all() and float(part.sampled(100, 5).expected) == 5.0
+
+
 def test_an_unused_cohort_size_is_said():
   data, client = federation(SIZES), fh.fedavg(linear(), **SGD)
   (said,) = remarks_of(federated(client, participation=participation.poisson(0.25)), data)

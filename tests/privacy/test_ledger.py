@@ -27,9 +27,10 @@ PARTS = {
   "poisson": fh.participation.poisson(probability=0.25, capacity=6, dropout=0.2),
 }
 EXPECTED = {
-  "uniform": 5.0, "uniform with dropouts": 3.5, "cyclic": 4.0, "poisson": 2.4,
+  "uniform": 5.0, "uniform with dropouts": 3.5, "cyclic": 4.0,
   # E[min(5, A)] for A of 12 clients with 0.7 each
   "available": sum(min(5, a) * math.comb(12, a) * 0.7**a * 0.3 ** (12 - a) for a in range(13)),
+  "poisson": 0.8 * sum(min(6, a) * math.comb(12, a) * 0.25**a * 0.75 ** (12 - a) for a in range(13)),
 }  # fmt: skip
 
 
