@@ -15,8 +15,8 @@ parts: all rows train. The methods' own settings are the code's defaults as far 
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import check_algorithm, optional, parse_cell
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 COHORTS = {100: (10, 50), 200: (10, 25)}  # clients -> cohort, B
 SPLITS = {"iid": {"name": "iid"}} | {

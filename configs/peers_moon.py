@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from fedjax_het.experiment.cell import check_algorithm, parse_cell
+from fedjax_het.config.cell import check_algorithm, parse_cell
 
 BENCH = runpy.run_path(str(Path(__file__).with_name("peers_niid_bench.py")))
 ALGORITHMS = {

@@ -17,8 +17,8 @@ closed. Its crops reflect images at their edges, ours have zeros there.
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import check_algorithm, optional, parse_cell
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 DATASETS = ("mnist", "fashion_mnist", "cifar10")
 SPLITS = {

@@ -18,8 +18,8 @@ evenly. Every hundredth round is evaluated and the best of these counts, where t
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import optional, parse_cell
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
 from fedjax_het.methods import CLIENTS
 
 CLASSES = {"fashion_mnist": 2, "cifar100": 10}  # a client of the pathological split

@@ -3,6 +3,6 @@
 python -m fedjax_het.run --config=configs/quickstart.py --workdir=runs/quickstart
 """
 
-from fedjax_het.experiment.quickstart import get_config
+from fedjax_het.config.quickstart import get_config
 
 __all__ = ["get_config"]

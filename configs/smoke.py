@@ -14,8 +14,8 @@ download.
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import optional, parse_cell
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
 from fedjax_het.methods import CLIENTS
 
 DEFAULTS = {"setting": "shards", "algorithm": "fedavg", "dataset": "mnist", "seed": 0}

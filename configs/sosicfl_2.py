@@ -27,8 +27,8 @@ MNIST and Fashion-MNIST have TwoNN with ten clients a round, digits a small one 
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import check_algorithm, optional, parse_cell
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 MODELS = {
   "cifar10": "simple_cnn", "tiny_imagenet": "mobilenet_v2", "mnist": "two_nn", "fashion_mnist": "two_nn",

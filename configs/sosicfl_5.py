@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from fedjax_het.experiment.cell import parse_cell
+from fedjax_het.config.cell import parse_cell
 from fedjax_het.studies.best import sooner
 from fedjax_het.tables.paper import Relative
 

@@ -18,8 +18,8 @@ two and CIFAR-10 at 28 x 28), and network=code,head=3 is all of the code's on CI
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import check_algorithm, optional, parse_cell
 from fedjax_het.errors import SettingError, check_choice, check_whole
-from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 MODELS = {"mnist": "two_nn", "fashion_mnist": "two_nn", "cifar10": "two_cnn"}
 NETWORKS = {  # the networks of the authors' code: options of the model and of the data set

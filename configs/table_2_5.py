@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.cell import parse_cell
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import parse_cell
 
 TABLE_2_3 = runpy.run_path(str(Path(__file__).with_name("table_2_3.py")))
 CELLS = {

@@ -19,8 +19,8 @@ One seed cannot separate methods on heart: docs/results/fair_silo.md has 100. Al
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import optional, parse_cell
 from fedjax_het.errors import check_choice
-from fedjax_het.experiment.cell import optional, parse_cell
 
 NATURAL = {"name": "natural"}
 CELLS = {

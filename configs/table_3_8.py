@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from fedjax_het.config.cell import parse_cell
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import parse_cell
 
 TABLE_3_10 = runpy.run_path(str(Path(__file__).with_name("table_3_10.py")))
 DATASETS = ("berka", "mqp", "isic2019")

@@ -34,8 +34,8 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict, FieldReference
 
+from fedjax_het.config.cell import check_algorithm, optional, parse_cell
 from fedjax_het.errors import SettingError, check_choice
-from fedjax_het.experiment.cell import check_algorithm, optional, parse_cell
 
 SIZES = {
   "digits": None,

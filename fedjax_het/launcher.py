@@ -113,6 +113,8 @@ def take_config(argv: list[str]) -> tuple[list[str], ConfigDict]:
       early = early or (name if name.lstrip("-").startswith("config.") else "")
       rest.append(argument)
       continue
+    if chosen is not None:
+      raise SettingError("config", value, f"is a second file beside {chosen}", "Give --config=FILE once.")
     chosen = value if equals else next(arguments, "")
     if early:
       problem = f"stands behind {early}, which it would replace"

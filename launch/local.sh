@@ -4,7 +4,8 @@
 #   launch/local.sh --workdir=runs/two_processes [any flag of fedjax_het.run]
 #   PROCESSES=4 DEVICES=1 launch/local.sh ...
 #
-# The first process shows its output; the others' goes to WORKDIR/process_N.log, which is shown if one fails.
+# The first process shows its output; the others' goes to WORKDIR/process_N.log, whose end is shown if one fails.
+# Without --workdir=WORKDIR the logs are in a temporary folder, which is named at the start.
 # Ctrl-C and SIGTERM reach all of them: a checkpoint is written, and the same command continues from it. SIGUSR1
 # only writes a checkpoint.
 #
@@ -20,6 +21,7 @@ for argument in "$@"; do
 done
 logs=${logs/#\~\//$HOME/}
 mkdir -p "$logs" || exit 1
+[[ $* == *--workdir=* ]] || echo "Output of the other processes: $logs/process_N.log"
 
 started=()
 trap 'kill -TERM "${started[@]}" 2>/dev/null' INT TERM

@@ -26,7 +26,7 @@ from fedjax_het.config import quickstart
 from fedjax_het.config.plan import plan
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.workdir.checkpoint import Checkpoints
 
 SETTINGS = ["--config.rounds=60", "--config.eval_every=7", "--config.algorithm.start=0.34"]

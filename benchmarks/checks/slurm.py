@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import RAW, ROOT, provenance
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 ENVIRONMENT = os.environ | {

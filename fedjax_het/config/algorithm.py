@@ -96,8 +96,9 @@ def build_algorithm(
     algorithm = in_rounds(parts["algorithm"], plan.rounds)
     client = named("algorithm", {**parts["local"], **algorithm}, model=model, rounds=plan.rounds, **prepared)
   if plan.finetune:
-    with as_written({"finetune": plan.finetune, **parts}, "finetune", "local"):
-      client = finetuned(client, **{**at_evaluations(parts["local"]), **plan.finetune})
+    given = at_evaluations({**parts["local"], **parts["algorithm"]})
+    with as_written({"finetune": plan.finetune, **parts}, "finetune", "algorithm", "local"):
+      client = finetuned(client, **{**given, **plan.finetune})
   with as_written(parts, "mixing"):
     mix = named("mixing", parts["mixing"], **prepared)
   mix = or_brought(client, "mixing", parts["mixing"]["name"], mix)

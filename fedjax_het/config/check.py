@@ -25,6 +25,7 @@ from fedjax_het.errors import (
   check_section,
   check_seed,
   check_whole,
+  folder_of,
   near,
 )
 from fedjax_het.methods import CLIENTS, METHODS, Method, small_model
@@ -63,6 +64,8 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_flag("stratify", config.get("stratify", False))
   check_seed("seed", config["seed"])
   check_dataset(config["dataset"])
+  if config.get("data_dir"):
+    folder_of("data_dir", config["data_dir"])  # raises for what is no path
   late_evaluations = config.get("late_evaluations", 0)
   check_rounds(config["rounds"], config["eval_every"], late_evaluations=late_evaluations)
   check_eval_clients(config.get("eval_clients"), config["num_clients"])

@@ -137,10 +137,20 @@ def _of_json(path: Path) -> ConfigDict:
 
 
 def _changeable(value: Any) -> Any:
-  """Converts JSON values to a configuration's: lists to tuples, and None to a field of any type."""
+  """Converts JSON values to a configuration's: lists to tuples, and None to a field of any type.
+
+  Inside a list None stays, as a ConfigDict does not look for fields there.
+  """
   if isinstance(value, dict):
     return {name: optional(None) if own is None else _changeable(own) for name, own in value.items()}
-  return tuple(map(_changeable, value)) if isinstance(value, list) else value
+  return _fixed(value)
+
+
+def _fixed(value: Any) -> Any:
+  """Converts the lists in a JSON value to tuples."""
+  if isinstance(value, dict):
+    return {name: _fixed(own) for name, own in value.items()}
+  return tuple(map(_fixed, value)) if isinstance(value, list) else value
 
 
 def _read(setting: str, path: Path) -> bytes:

@@ -8,6 +8,7 @@ from fedjax_het.config.plan import plan, written
 from fedjax_het.config.sections import sections
 from fedjax_het.config.typed import Plan
 from fedjax_het.config.values import is_number, with_values
+from fedjax_het.engine.algorithm_maker import grid_as_lists
 from fedjax_het.engine.sweep import grid_of
 from fedjax_het.errors import SettingError, near
 from fedjax_het.studies import Study
@@ -38,7 +39,7 @@ def check_sweep(
   Raises:
     SettingError: a member is invalid, or cannot be one program with the others.
   """
-  config = written(config)
+  config, grid = written(config), grid_as_lists(grid)
   if given := config.get("stopping"):
     problem = "members of one program all train to the last round"
     raise SettingError("stopping", given, problem, "Leave it out, or start a run of its own for each value.")

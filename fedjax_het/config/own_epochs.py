@@ -76,10 +76,17 @@ def _own_epochs(config: Any) -> Collection[str]:
 
 
 def passes(plan: Plan) -> str:
-  """Describes the passes of a client in a round: "epochs 10, local_epochs 10 (as epochs)"."""
-  method, known = CLIENTS[plan.client.name], {**plan.parts["local"], **plan.parts["algorithm"]}
-  names = [name for name in ("epochs", *method.own_epochs) if name in known]
-  return ", ".join(f"{name} {known[name]}{' (as epochs)' * (name in plan.as_epochs)}" for name in names)
+  """Describes a client's passes in a round: "epochs 10, local_epochs 10 (as epochs)", or "steps 7"."""
+  known = plan.client.settings
+  first = f"epochs {known['epochs']}"
+  if known.get("min_epochs"):
+    first = f"epochs {known['min_epochs']} to {known['epochs']}"
+  if known.get("steps") is not None:
+    first = f"steps {known['steps']}"
+  own = [name for name in CLIENTS[plan.client.name].own_epochs if known.get(name) is not None]
+  return ", ".join(
+    [first, *(f"{name} {known[name]}{' (as epochs)' * (name in plan.as_epochs)}" for name in own)]
+  )
 
 
 def followers(config: Mapping[str, Any], swept: Collection[str] = ()) -> dict[str, int]:

@@ -28,7 +28,7 @@ def memory_there() -> int:
   groups = ""
   with contextlib.suppress(OSError):
     groups = Path("/proc/self/cgroup").read_text()
-  for controllers, group in re.findall(r"^\d+:(|memory|.*,memory|memory,.*):/(.*)$", groups, re.MULTILINE):
+  for controllers, group in re.findall(r"^\d+:(|(?:.*,)?memory(?:,.*)?):/(.*)$", groups, re.MULTILINE):
     root = Path("/sys/fs/cgroup", "memory" if controllers else "")
     for folder in (root / group, *(root / group).parents):
       with contextlib.suppress(OSError, ValueError):  # "max"

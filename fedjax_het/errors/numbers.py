@@ -10,13 +10,11 @@ import numpy as np
 
 from fedjax_het.errors.kinds import SettingError
 
+# What to use instead of a schedule, by setting.
 _INSTEAD = {
   "lr": "; lr_decay lowers it from round to round",
   "server's lr": ", or fh.server.optimizer(optax.sgd(schedule)), whose steps are the rounds",
 }
-
-
-"""What to use instead of a schedule, by setting."""
 
 
 def check_number(setting: str, value: object) -> None:

@@ -24,7 +24,8 @@ from fedjax_het.errors import DataError, NonFiniteLoss, NoRoom, SettingError, ch
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.extend import earlier_rounds, take_up
 from fedjax_het.experiment.moments import moments, share, together
-from fedjax_het.experiment.record import Record, missing_rounds
+from fedjax_het.experiment.record import Record
+from fedjax_het.experiment.recorded import missing_rounds
 from fedjax_het.experiment.report import beside, made_of, report
 from fedjax_het.modes import in_float32
 from fedjax_het.output.progress import Progress

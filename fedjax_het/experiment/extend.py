@@ -118,17 +118,18 @@ def take_up_members(
   olds: Sequence[int | None],
   whole: Config,
 ) -> None:
-  """Applies `take_up` to each member whose rounds change, and last to the sweep itself.
+  """Applies `take_up` to the sweep, and then to each member whose rounds change.
 
-  The members' checkpoints, which are copies of the sweep's last one, are removed.
+  While a member is left, its config.json says T_old, so that a call after a kill does this again. The
+  members' checkpoints, which are copies of the sweep's last one, are removed.
   """
+  if found := [old for old in olds if old is not None]:
+    take_up(root, plans[0], found[0], whole)
   for run, own, old in zip(runs, plans, olds):
     if old is not None:
       for step in _steps(run):
         shutil.rmtree(run.checkpoints / str(step))
       take_up(run, own, old)
-  if found := [old for old in olds if old is not None]:
-    take_up(root, plans[0], found[0], whole)
 
 
 def _steps(run: Workdir) -> list[int]:

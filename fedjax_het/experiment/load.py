@@ -21,7 +21,7 @@ from fedjax_het.data.federate import federate
 from fedjax_het.data.filled import Scaling
 from fedjax_het.engine.state import State
 from fedjax_het.engine.trained import Trained, trained
-from fedjax_het.errors import SettingError, check_range, check_whole, folder_of
+from fedjax_het.errors import SettingError, check_range, check_whole
 from fedjax_het.experiment.build import Experiment, build
 from fedjax_het.experiment.experiment import BEST
 from fedjax_het.models import MODELS, Model
@@ -99,14 +99,14 @@ class Run(Trained):
     settings = cast(LocalSettings, at_evaluations(given))
     settings |= {} if lr is None else {"lr": lr}
     check_range("lr", settings.setdefault("lr", 0.01), above=0.0, below=np.inf)
-    recipe = recipe_of(model, {**settings, "epochs": steps})
+    recipe = recipe_of(model, {**settings, "epochs": steps})  # as many passes hold at least so many steps
     optimizer = recipe.optimizer(Context())
 
     @jax.jit
     def tune(params: Any, own: FederatedData) -> Any:
       local = start(*model.split(params), optimizer)
       order = jax.random.fold_in(self.experiment.key, 1_000_005)
-      local = run_steps(order, recipe, own.clients(jnp.int32(0)), local, optimizer)
+      local = run_steps(order, recipe, own.clients(jnp.int32(0)), local, optimizer, first=0, last=steps)
       return model.joined(local.params, local.stats)
 
     params = tune(shared, own)
@@ -116,12 +116,14 @@ class Run(Trained):
     """Returns labels by name as numbers of classes."""
     found = np.asarray(labels)
     names = np.asarray(self.encoder.labels)
+    if found.ndim < 1 or not len(found) or (len(names) and found.ndim > 1):
+      what = f"{found.dtype} {[*found.shape]}"
+      raise SettingError("labels", what, "is no list of labels", "Give one label for each row.")
     if not len(names):
       return found
-    wrong = np.flatnonzero(~np.isin(found, names))
-    if found.ndim != 1 or not len(found) or len(wrong):
-      what = found[wrong[0]].item() if len(wrong) else f"{found.dtype} {[*found.shape]}"
-      raise SettingError("labels", what, "is no label of training", f"Known: {', '.join(map(str, names))}.")
+    if len(wrong := np.flatnonzero(~np.isin(found, names))):
+      what, known = found[wrong[0]].item(), ", ".join(map(str, names))
+      raise SettingError("labels", what, "is no label of training", f"Known: {known}.")
     return np.argmax(found[:, None] == names, axis=1).astype(np.int32)
 
 
@@ -153,7 +155,6 @@ def load_run(
     SettingError: the folder holds no finished run, or a run that diverged, or no model of the best round.
     DataError: the data, or model.npz, are missing or others than the run's.
   """
-  folder_of("workdir", workdir)  # raises for what is no path
   _known_packages()
   run = workdir_of(workdir)
   config, summary = read_record(run.config_path), read_record(run.summary_path)
@@ -176,7 +177,8 @@ def load_run(
   algorithm = experiment.algorithm
   stopped = summary.get("stopping", {})
   if best and not (run.root / BEST / MODEL).is_file():
-    remedy = "Set --config.stopping.keep_best=True in the run."
+    kept = planned.written["stopping"].get("keep_best")
+    remedy = f"{BEST}/{MODEL} was removed." if kept else "Set --config.stopping.keep_best=True in the run."
     raise SettingError("best", best, f"{run.root} has no model of its best round", remedy)
   sent, clients = read_model(run.root / BEST if best else run.root, algorithm, experiment.data)
   done = stopped["round"] if best else summary["rounds"]

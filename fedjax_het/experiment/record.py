@@ -19,9 +19,7 @@ from fedjax_het.engine.stopping import Stopping
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, notes_of, watched
 from fedjax_het.experiment.counted import Counted
-from fedjax_het.experiment.recorded import missing_rounds as missing_rounds
-from fedjax_het.experiment.recorded import timeless as timeless
-from fedjax_het.experiment.recorded import with_nan
+from fedjax_het.experiment.recorded import missing_rounds, with_nan
 from fedjax_het.program.stopping import Stopped
 from fedjax_het.studies import Curve, Moment, Study
 from fedjax_het.studies.plots import learning_curve

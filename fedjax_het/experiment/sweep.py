@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from fedjax_het.config.grid import check_sweep, in_order, name_of
 from fedjax_het.config.own_epochs import resolved
 from fedjax_het.config.plan import written
+from fedjax_het.engine.algorithm_maker import grid_as_lists
 from fedjax_het.engine.batched_runs import Members
 from fedjax_het.engine.capacity import in_words
 from fedjax_het.engine.processes import agreed, writes
@@ -112,7 +113,9 @@ def run_sweep(
       "Leave it out, or run the members one by one.",
     )  # fmt: skip
   check_range("checkpoint_seconds", checkpoint_seconds, 0.0, on_host=True)
-  grid = in_order(grid)
+  grid = in_order(grid_as_lists(grid))
+  if not grid:
+    raise SettingError("grid", {}, "varies nothing", "Name a field with its values, or use run_experiment.")
   base = written(config)
   members, plans = check_sweep(base, grid, studies)
   whole, rounds = {"config": resolved(base, grid), "sweep": dict(grid)}, plans[0].rounds

@@ -13,9 +13,9 @@ with {len(SEEDS)} fresh seeds, which also draw other clients' rows and splits; t
 methods. Figures are of the clients' test parts. All methods of a task have the same rounds, network, local
 epochs and batch size.
 
-`±` is half of the 95 % interval of the mean over the seeds. It holds what all methods share, as some seeds
-draw harder clients; the comparison does not, as it is of differences seed by seed. Methods are compared with
-the best one. Those that cannot be told apart from it are the first group: they come first, in alphabetical
+`±` is half of the 95 % interval of the mean over the seeds. It includes variation that all methods share, as
+some seeds draw harder clients; the comparison leaves that out, because it is of the differences within each
+seed. Methods are compared with the best one. Those that cannot be told apart from it are the first group: they come first, in alphabetical
 order, and no order among them is claimed. The others follow by their means; nothing is claimed of the order
 among those either ([how](#how-methods-are-compared))."""
 HOW = """## How methods are compared
@@ -34,8 +34,8 @@ seen stands with each task.
 
 A row that has raw figures in [results/raw/leaderboard](results/raw/leaderboard) is not run again. A stopped
 call goes on where it was, and `--minutes` ends one between two rows. `--dry_run` says what is there, missing
-or stale: a row is stale if its settings, its space, its trials or the module of its method have changed. Its
-raw figures are deleted to make it again.
+or stale: a row is stale if its settings, its space, its trials or the module of its method have changed.
+Delete its raw figures to make it again.
 
 ```sh
 python -m fedjax_het.leaderboard --tasks=digits --methods=fedavg,ditto --minutes=150 --data_dir=DATA
@@ -54,4 +54,6 @@ METHODS["algorithm"]["mine"] = Method("mine", mine, "what it does", "where it is
 SPACES["mine"] = {"strength": "0.01:1:log"}, "grid of the paper"
 ```
 
-It has as many trials as FedAvg, and its raw figures go where `--raw` says."""
+It has as many trials as FedAvg. Its raw figures go where `--raw` says, by default into
+docs/results/raw/leaderboard of the checkout that has the board; `--workdir` is the folder of the runs, and
+`--board=FILE` another board than configs/leaderboard.py."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_het.engine.run import judged as figures_of
-from fedjax_het.metrics.late import MARK, before_last_fifth, late, unsettled
+from fedjax_het.metrics.late import MARK, late, unsettled
 from fedjax_het.studies.study import Moment, Study
 from fedjax_het.studies.text import number
 
@@ -24,7 +24,7 @@ class Late(Study):
   name = "late"
 
   def checkpoint_state(self) -> list[list[Any]]:
-    """Returns [round, model -> metric -> {"mean"}] of the judged rounds of the last fifth so far."""
+    """Returns [round, model -> metric -> {"mean"}] of all judged rounds, as T may become less or more."""
     return self._judged
 
   def resume(self, rounds_done: int, checkpoint_state: Sequence[Sequence[Any]] | None) -> None:
@@ -34,7 +34,7 @@ class Late(Study):
   def watch(self, infos, now: Moment) -> dict[str, Any]:
     """Keeps the means of a judged round of the last fifth; returns the fields of a late evaluation."""
     judged = now.evaluations or now.late
-    if judged is None or now.round <= before_last_fifth(self.run.config.rounds):
+    if judged is None:
       return {}
     figures = figures_of(judged)
     means = {

@@ -73,9 +73,10 @@ class Workdir:
 
 def workdir_of(workdir: str | os.PathLike[str]) -> Workdir:
   """Returns the `Workdir` of a path, which need not exist; raises `SettingError` for an empty path."""
+  path = folder_of("workdir", workdir)
   if not os.fspath(workdir):
     raise SettingError("workdir", "", "is empty", "Name a folder, such as runs/a.")
-  return Workdir(Path(os.path.abspath(folder_of("workdir", workdir))))
+  return Workdir(Path(os.path.abspath(path)))
 
 
 def check(workdir: str | os.PathLike[str], config: Mapping[str, Any], free: Collection[str] = ()) -> Workdir:
@@ -169,14 +170,18 @@ def prepare(
     for folder in (run.checkpoints, run.figures):
       folder.mkdir(parents=True, exist_ok=True)
   if writes:
-    keep_config(run, config)
+    keep_config(run, config, free)
   return run
 
 
-def keep_config(run: Workdir, config: Mapping[str, Any]) -> None:
-  """Writes config.json if it is missing, for example removed during the run."""
-  if not run.config_path.exists():
-    write_atomic(run.config_path, as_json(config, indent=2) + "\n")
+def keep_config(run: Workdir, config: Mapping[str, Any], free: Collection[str] = ()) -> None:
+  """Writes config.json if it is missing, such as removed during the run, or has other values of `free`."""
+  text = as_json(config, indent=2) + "\n"
+  if run.config_path.exists():
+    old, new = leaves(read_record(run.config_path)), leaves(json.loads(text))
+    if all(old.get(name) == new.get(name) for name in free):
+      return
+  write_atomic(run.config_path, text)
 
 
 def as_json(config: Mapping[str, Any], indent: int | None = None) -> str:

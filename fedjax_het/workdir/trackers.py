@@ -90,10 +90,12 @@ class Mlflow(Service):
 
   def _parent(self, experiment: str, group: str) -> str:
     """Returns the run that stands for the sweep, which its first member makes."""
-    query = f"tags.sweep = '{_sweep_of(self._run)}'"
+    path = str(_sweep_of(self._run))
+    sign = '"' if "'" in path else "'"
+    query = f"tags.sweep = {sign}{path}{sign}"
     if found := self._client.search_runs([experiment], query, max_results=1):
       return found[0].info.run_id
-    made = self._client.create_run(experiment, tags={"sweep": str(_sweep_of(self._run))}, run_name=group)
+    made = self._client.create_run(experiment, tags={"sweep": path}, run_name=group)
     self._client.set_terminated(made.info.run_id)
     return made.info.run_id
 

@@ -16,9 +16,9 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.variant import variant_of
 from fedjax_het.config.known import check_method
 from fedjax_het.config.plan import plan
+from fedjax_het.config.quickstart import get_config
 from fedjax_het.config.sections import sections
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.quickstart import get_config
 from fedjax_het.methods import CLIENTS, TABLES, Method
 from fedjax_het.models import GENERATORS, MODELS
 from fedjax_het.settings import Choice, Count, Default, Positive, Range, Whole, checked, settings_of

@@ -22,12 +22,12 @@ from small_parts import (
 
 import fedjax_het as fh
 from fedjax_het.clients.feddf import ensemble, feddf
+from fedjax_het.config import quickstart
 from fedjax_het.config.check import check_fields
 from fedjax_het.config.plan import plan
 from fedjax_het.config.sections import sections
 from fedjax_het.data.public import noise_like, public_examples
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import quickstart
 from fedjax_het.experiment.build import build, notes_of
 
 PUBLIC = np.random.default_rng(1).normal(size=(15, FEATURES)).astype(np.float32)

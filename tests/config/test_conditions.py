@@ -53,7 +53,7 @@ def test_a_chosen_part_is_made_of_its_settings():
   assert isinstance(made, fh.Aggregation) and made.name == "trimmed_mean"
   filled = with_defaults(plan(configured(name="centered_clipping")).written)["aggregation"]
   assert filled == {"name": "centered_clipping", "radius": 10.0, "iterations": 1}
-  _, plans = check_sweep(configured(name="trimmed_mean"), {"aggregation.share": [0, 0.1]})
+  _, plans = check_sweep(configured(name="trimmed_mean"), {"aggregation.share": np.array([0, 0.1])})
   assert [one.written["aggregation"]["share"] for one in plans] == [0, 0.1]
   partners, _, left = goes_with("aggregation", "centered_clipping").partition(" but ")
   assert partners == "algorithm: any" and {"ifca", "fedamp", "fedevg"} <= {*left.split(", ")}
@@ -172,3 +172,24 @@ def test_what_does_nothing_stays_a_constant_and_is_left_out():
 def test_conditions_that_cannot_be_are_refused_by_name(given, words):
   with pytest.raises(SettingError, match=words):
     plan(with_sections(**given))
+
+
+@pytest.mark.parametrize("place", ["local", "algorithm"])
+def test_fine_tuning_has_the_client_part_s_own_settings_wherever_they_stand(place, monkeypatch):
+  seen = []
+  monkeypatch.setattr(algorithm, "finetuned", lambda client, **own: seen.append(own) or client)
+  config = plain(CONFIG) | {"finetune": {"epochs": 2}}
+  config["local"].pop("lr")
+  build_algorithm(plan(with_values(config, {f"{place}.lr": 0.25})), small_model(methods.CLIENTS["fedavg"]))
+  assert seen[-1]["lr"] == 0.25 and seen[-1]["epochs"] == 2 and "name" not in seen[-1]
+
+
+def test_a_sweep_takes_any_list_of_numbers_and_varies_something():
+  assert check_sweep(CONFIG, {"seed": range(2)})[0] == check_sweep(CONFIG, {"seed": np.arange(2)})[0]
+  with pytest.raises(SettingError, match=r"grid = {}: varies nothing"):
+    run_sweep(CONFIG, {}, "never")
+  for folder in (None, 5):
+    with pytest.raises(SettingError, match=rf"workdir = {folder}: is no path"):
+      run_experiment(CONFIG, folder)
+  with pytest.raises(SettingError, match="data_dir = True: is no path"):
+    plan(with_values(plain(CONFIG), {"data_dir": True}))

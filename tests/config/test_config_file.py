@@ -30,6 +30,9 @@ def test_a_former_runs_config_json_is_its_configuration(tmp_path):
   assert identity(plan(again)) == identity(plan(config))
   again.num_clients, again.algorithm.start, again.local.lr = None, None, 1  # as the command line may
   assert again.local.lr == 1.0 and isinstance(again.local.lr, float)
+  config.uploads = ({"name": "clip", "quantile": None},)
+  (tmp_path / "config.json").write_text(as_json(plan(config).written))
+  assert identity(plan(read_config(str(tmp_path / "config.json")))) == identity(plan(config))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +150,10 @@ def test_the_command_lines_file(tmp_path):
   for bad, message in (
     (["--config.rounds=3", f"--config={tmp_path}/a.py"], "Put --config=FILE before"),
     (["--config="], "is empty"),
+    (
+      [f"--config={tmp_path}/a.py", "--config=b.py"],
+      "b.py': is a second file beside .*Give --config=FILE once",
+    ),
   ):
     with pytest.raises(SettingError, match=message):
       take_config(["run", *bad])

@@ -121,3 +121,8 @@ def test_kinds():
 
   kinds = [own.kind for own in settings_of(factory).values()]
   assert kinds == ["int or None", "float", "list", "", "dict or float"]
+
+
+def test_the_page_of_a_first_run_names_every_section():
+  page = (Path(__file__).parents[2] / "docs" / "first_run.md").read_text()
+  assert [name for name in known() if f"`{name}`" not in page] == []

@@ -200,6 +200,11 @@ def test_the_terminal_tells_that_they_follow():
   assert passes(plan(config)) == "epochs 3, local_epochs 3 (as epochs)"
   assert passes(plan(config_of("ditto", epochs=3, local_epochs=5))) == "epochs 3, local_epochs 5"
   assert passes(plan(config_of("fedavg", epochs=3))) == "epochs 3"
+  assert passes(plan(config_of("fedavg", epochs=5, min_epochs=2))) == "epochs 2 to 5"
+  assert passes(plan(config_of("fedavg", steps=7))) == "steps 7"
+  without = config_of("fedavg", epochs=3)
+  del without.local["epochs"]
+  assert passes(plan(without)) == "epochs 10"
   told = {field.path: field.default for field in fields(config.to_dict())}
   assert told["algorithm.local_epochs"] == "as epochs"
   (entry,) = (entry for entry in entries()["algorithm.name"] if entry.name == "fedrep")

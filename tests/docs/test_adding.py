@@ -20,9 +20,9 @@ from sklearn.datasets import load_wine
 from small_parts import federation, float64, linear, linear_loss_and_gradient, one_client, rows_of
 
 import fedjax_het as fh
+from fedjax_het.config import quickstart
 from fedjax_het.config.plan import plan
 from fedjax_het.data import sources
-from fedjax_het.experiment import quickstart
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text()
@@ -199,7 +199,7 @@ def test_a_configuration_brings_its_own_method(tmp_path):
   (tmp_path / "own.py").write_text(example)
   entry = next(line for line in PAGE.splitlines() if line.startswith("`METHODS[")).strip("`.")
   (tmp_path / "mine.py").write_text(
-    "from fedjax_het.experiment import quickstart\nfrom fedjax_het.methods import METHODS, Method\n"
+    "from fedjax_het.config import quickstart\nfrom fedjax_het.methods import METHODS, Method\n"
     f"from own import superquantile\n{entry}\n"
     "get_config = quickstart.get_config\n"
   )

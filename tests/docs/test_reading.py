@@ -71,7 +71,7 @@ def configurations() -> dict[str, ConfigDict]:
   watched = {
     "unseen": {"fraction": 0.2, "steps": [1]}, "label_noise": {"name": "pair", "ratio": 0.4},
     "to_accuracy": 0.1, "system": {"name": "lognormal"}, "record_losses": True,
-    "record_variance": True, "landscape": {"points": 3},
+    "record_variance": True, "landscape": {"points": 3}, "stopping": {"patience": 5},
     "partition": {"name": "dirichlet", "alpha": 0.05, "min_size": 2},
   }  # fmt: skip
   judged = {"model": {"name": "two_nn", "hidden": 8}, "steps": 5, "features": "classifier", "follow": True}

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import resource
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -101,6 +102,19 @@ def test_a_program_that_may_need_more_than_there_is_is_warned_of(monkeypatch):
   monkeypatch.setattr(capacity, "memory_there", lambda: 50 * devices)
   with pytest.raises(NoRoom):
     capacity.check_program("the rounds", Compiled())
+
+
+@pytest.mark.parametrize("controllers", ["memory", "cpu,memory", "memory,io", "cpu,memory,io"])
+def test_a_control_group_of_the_first_kind_limits_the_memory(controllers, monkeypatch):
+  def read_text(path):
+    limit = "/sys/fs/cgroup/memory/own/memory.limit_in_bytes"
+    texts = {"/proc/self/cgroup": f"4:{controllers}:/own\n", limit: "4096"}
+    if str(path) not in texts:
+      raise OSError
+    return texts[str(path)]
+
+  monkeypatch.setattr(Path, "read_text", read_text)
+  assert memory_there() == 4096
 
 
 def test_the_memory_there_is_no_more_than_the_process_may_have():

@@ -13,7 +13,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import chosen
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.federated import federated
 from fedjax_het.output.progress import Progress

@@ -15,7 +15,7 @@ from tiny_table import tiny_table, unchanged
 
 import fedjax_het as fh
 from fedjax_het.data.rows import as_held
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.models import MODELS, make
 from fedjax_het.modes import in_float32
 from fedjax_het.program.where import Where

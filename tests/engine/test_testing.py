@@ -71,6 +71,17 @@ def test_fedavg_keeps_every_promise(promise, trial):
   promise(trial)
 
 
+def reading_validation_rows():
+  """FedAvg, whose upload is moved by the mean of the client's validation rows."""
+  part = fh.fedavg(model(), **LOCAL)
+
+  def update(key, broadcast, state, data, context):
+    message, state, info = part.update(key, broadcast, state, data, context)
+    return message._replace(params=shifted(message.params, 1e-3 * data.validation.x.mean())), state, info
+
+  return fh.federated(part._replace(update=update, needs=part.needs._replace(sees_data=("update",))))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "make",
@@ -79,8 +90,11 @@ def test_fedavg_keeps_every_promise(promise, trial):
     lambda: fh.federated(fh.ditto(fh.models.from_flax(Normed(), SHAPE, CLASSES, head=("Dense_1",)), **LOCAL)),
     lambda: fh.federated(fh.scaffold(model(), **LOCAL), server=fh.server.adam()),
     lambda: fh.federated(fh.fedavg(model(), **LOCAL), fh.mixing.aaggff_s()),
+    lambda: fh.federated(fh.fedavg(model(), **LOCAL), participation=fh.participation.uniform(dropout=0.5)),
+    reading_validation_rows,
   ],
-  ids=["local only", "a model with norms", "a control variate", "all clients in each round"],
+  ids=["local only", "a model with norms", "a control variate", "all clients in each round", "lost uploads",
+       "validation rows"],
 )  # fmt: skip
 def test_others_keep_them_too(make, data):
   testing.check(Trial(make(), data, fewest=2))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment, extend, sweep
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.program.where import Where
 from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.folder import prepare
@@ -176,7 +175,6 @@ def test_a_complete_sweep_goes_on(tmp_path):
     return timeless(sweep.run_sweep(plain(rounds=rounds), grid, str(tmp_path / name), Where(devices=1)))
 
   run("a", 3)
-  shutil.copytree(tmp_path / "a", tmp_path / "b")
   with pytest.raises(SettingError, match="3 are done"):
     run("a", 2)
   found = run("a", 7)
@@ -188,6 +186,26 @@ def test_a_complete_sweep_goes_on(tmp_path):
     assert (folder / "summary.3_rounds.json").exists()
   assert len(json.loads((tmp_path / "a" / "sweep.json").read_text())) == 2
   assert (tmp_path / "a" / "sweep.3_rounds.json").exists()
-  half = sweep.Workdir(tmp_path / "b" / "members" / "seed=0")  # a kill after the first member
-  extend.take_up(half, plan(plain(rounds=7, seed=0)), 3)
-  assert run("b", 7) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writes", range(3))
+def test_a_kill_while_a_sweep_s_rounds_become_more_is_made_good(tmp_path, monkeypatch, writes):
+  def run(rounds):
+    return sweep.run_sweep(plain(rounds=rounds), {"seed": [0, 5]}, str(tmp_path), Where(devices=1))
+
+  class Killed(BaseException):
+    pass
+
+  done, real = [], extend.take_up
+
+  def killed(*args):
+    if len(done) == writes:
+      raise Killed
+    done.append(real(*args))
+
+  run(3)
+  with monkeypatch.context() as patch, pytest.raises(Killed):
+    patch.setattr(extend, "take_up", killed)
+    run(7)
+  assert len(done) == writes and [own["rounds"] for own in run(7)] == [7, 7]

@@ -15,7 +15,7 @@ from fedjax_het.compare.runs import find
 from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.experiment import experiment, extend
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.output.terminal import console
@@ -31,10 +31,8 @@ from fedjax_het.workdir.folder import check, prepare
 
 
 def config(late=3, rounds=20, **changes):
-  return small(
-    rounds=rounds, eval_every=6, late_evaluations=late, algorithm={"name": "fedavg"},
-    model={"name": "logistic_regression"}, **changes,
-  )  # fmt: skip
+  fixed = {"eval_every": 6, "algorithm": {"name": "fedavg"}, "model": {"name": "logistic_regression"}}
+  return small(rounds=rounds, late_evaluations=late, **fixed | changes)
 
 
 def of_file(workdir, rounds=20):
@@ -99,6 +97,27 @@ def test_more_rounds_have_the_figures_of_a_longer_run_and_keep_late_lines(tmp_pa
 
 
 @pytest.mark.slow
+def test_fewer_rounds_count_the_judged_rounds_of_the_new_last_fifth(tmp_path, monkeypatch):
+  real = experiment.chunks
+
+  def stopped(*args):
+    for chunk in real(*args):
+      yield chunk
+      if int(chunk.state.round) >= 12:
+        raise Stopped("asked", None)
+
+  def every(rounds):
+    return config(0, rounds, eval_every=1)
+
+  monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)
+  with monkeypatch.context() as patch, pytest.raises(Stopped):
+    patch.setattr(experiment, "chunks", stopped)
+    start(every(30), str(tmp_path), checkpoint_seconds=0.0)
+  summary = start(every(14), str(tmp_path))
+  assert summary["late"] == of_file(tmp_path, 14) and summary["late"]["global"]["top1"]["count"] == 3
+
+
+@pytest.mark.slow
 def test_members_of_a_sweep_have_their_own_ranges(tmp_path):
   run_sweep(config(), {"local.lr": [0.01, 0.5]}, str(tmp_path), Where(devices=1))
   rows = json.loads((tmp_path / "sweep.json").read_text())
@@ -111,6 +130,8 @@ def test_late_evaluations_tell_no_two_configurations_apart(tmp_path):
   folder, more = tmp_path / "a", plan(config(7))
   prepare(folder, plan(config(0)).written, experiment.FREE)
   check(folder, more.written, experiment.FREE)
+  kept = prepare(folder, more.written, experiment.FREE).config_path
+  assert json.loads(kept.read_text())["late_evaluations"] == 7, "config.json says what a continued run has"
   assert identity(plan(config(0))) == identity(more)
   earlier = {name: own for name, own in more.written.items() if name != "late_evaluations"}
   assert identity(earlier) == identity(more), "a cell that ran before the field was there"

@@ -163,6 +163,27 @@ def test_members_of_a_sweep_and_new_clients(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_new_client_takes_as_many_steps_as_asked_and_not_as_many_passes(tmp_path):
+  config = get_config("algorithm=fedavg").to_dict() | {"model": {"name": "logistic_regression"}, "rounds": 1}
+  config["local"] |= {"momentum": 0.0, "weight_decay": 0.0, "batch_size": 10}
+  run_experiment(config | {"eval_every": 1}, tmp_path)
+  run, lr = fh.load_run(tmp_path), 1e-4
+  data, model = run.experiment.data, run.experiment.model
+  x, y = (np.asarray(own)[:40] for own in (data.x, data.y))
+
+  def loss(params):
+    return -jax.nn.log_softmax(model.logits(params, jax.numpy.asarray(x)))[np.arange(40), y].mean()
+
+  before = run.model_of()
+  slope = jax.grad(loss)(before)  # four batches of ten rows are all rows once
+  after = run.adapted(x, y, steps=4, lr=lr).model_of("new")
+  moved = jax.tree.map(lambda own, start: (start - own) / lr, after, before)
+  jax.tree.map(lambda own, own_slope: np.testing.assert_allclose(own, 4 * own_slope, atol=0.05), moved, slope)
+  with pytest.raises(fh.SettingError, match=r"labels = '<U3 \[\]': is no list of labels. Give one label"):
+    run.adapted(x, "cat")
+
+
+@pytest.mark.slow
 def test_a_run_of_the_user_s_own_model_is_given_it(tmp_path, monkeypatch):
   def own(shape, num_classes, hidden: int = 4):
     return fh.models.two_nn(shape, num_classes, hidden=hidden)

@@ -9,7 +9,7 @@ from launching import final_state, records, small
 
 from fedjax_het.errors import DataError, SettingError
 from fedjax_het.experiment import experiment, more_members, sweep
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.program.stopping import Stopped
 from fedjax_het.program.where import Where
 from fedjax_het.workdir.folder import Workdir, as_json

@@ -16,7 +16,7 @@ from tiny_table import CONFIG, PRINTED
 
 from fedjax_het.engine import processes
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.program.where import parse_mesh
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from launching import small, start
 
 from fedjax_het.engine.base import Seconds
 from fedjax_het.experiment.profile import REST, Profile
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 
 
 class Engine:

@@ -22,7 +22,7 @@ from fedjax_het.engine.engine import Engine
 from fedjax_het.errors import DataError, NonFiniteLoss, SettingError
 from fedjax_het.experiment import experiment, members, record, sweep
 from fedjax_het.experiment.build import build
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.launcher import take_sweep
 from fedjax_het.program.stopping import Stopped
 from fedjax_het.program.where import Where

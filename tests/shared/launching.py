@@ -13,7 +13,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.program.where import Where
 from fedjax_het.workdir.checkpoint import Checkpoints
 

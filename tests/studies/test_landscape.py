@@ -12,7 +12,7 @@ import fedjax_het as fh
 from fedjax_het.config.plan import plan
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.program.where import Where
 from fedjax_het.studies import landscape
 from fedjax_het.studies.landscape import Landscape, filter_normalised, loss_surface, plot_surfaces

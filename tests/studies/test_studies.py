@@ -14,7 +14,7 @@ from fedjax_het.config.plan import plan
 from fedjax_het.engine import run as engine_run
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment
-from fedjax_het.experiment.record import timeless
+from fedjax_het.experiment.recorded import timeless
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.methods import CLIENTS, Method
 from fedjax_het.program.stopping import Stopped, StopRequest

@@ -169,8 +169,8 @@ def test_mlflow_keeps_runs_and_a_sweep_in_a_store_of_sqlite(tmp_path, monkeypatc
   monkeypatch.chdir(tmp_path)
   uri = f"sqlite:///{tmp_path}/mlflow.db"
   sweep.run_sweep(
-    small(algorithm={"name": "fedavg"}, tracking={"mlflow": uri}), {"seed": [0, 1]}, str(tmp_path / "grid"),
-    Where(devices=1),
+    small(algorithm={"name": "fedavg"}, tracking={"mlflow": uri}), {"seed": [0, 1]},
+    str(tmp_path / "o'neil" / "grid"), Where(devices=1),
   )  # fmt: skip
   client = mlflow.MlflowClient(tracking_uri=uri)
   found = client.search_runs([client.get_experiment_by_name("fedjax_het").experiment_id])
@@ -178,7 +178,9 @@ def test_mlflow_keeps_runs_and_a_sweep_in_a_store_of_sqlite(tmp_path, monkeypatc
   assert {*by_name} == {"grid", "grid/seed=0", "grid/seed=1"}
   for seed in (0, 1):
     run = by_name[f"grid/seed={seed}"]
-    summary = json.loads((tmp_path / "grid" / "members" / f"seed={seed}" / "summary.json").read_text())
+    summary = json.loads(
+      (tmp_path / "o'neil" / "grid" / "members" / f"seed={seed}" / "summary.json").read_text()
+    )
     top1 = summary["metrics"]["personalized"]["top1"]["mean"]
     assert run.data.metrics["summary/metrics/personalized/top1/mean"] == pytest.approx(top1)
     assert run.data.params["seed"] == str(seed) and run.info.status == "FINISHED"
