@@ -37,6 +37,7 @@ RULES: dict[str, Callable[[jax.Array, jax.Array, Any], jax.Array]] = {
 }
 """Calibrations by name: (logits float32 [B, C], counts float32 [C], τ) -> calibrated logits [B, C]."""
 
+BELOW_ONE = ("fedrs",)  # those whose strength is at most 1, with which they are plain cross entropy
 LEAVING_OUT = ("logit_adjustment", "fedlc")  # those in which classes without examples have no part
 
 

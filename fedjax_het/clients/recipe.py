@@ -13,7 +13,14 @@ import optax
 
 from fedjax_het.clients import objective
 from fedjax_het.clients.augmentation import augmented, check_augmentation, mixed
-from fedjax_het.clients.calibration import LEAVING_OUT, calibrated, check_classes, correlation, counts_of
+from fedjax_het.clients.calibration import (
+  BELOW_ONE,
+  LEAVING_OUT,
+  calibrated,
+  check_classes,
+  correlation,
+  counts_of,
+)
 from fedjax_het.clients.gradient_weights import times_counted
 from fedjax_het.clients.local_settings import (
   OF_PRIVACY,
@@ -266,7 +273,7 @@ class Recipe(NamedTuple):
       found["sam_adaptive"] = "sam_radius = 0"
     if own["calibration"] == "none":
       found["calibration_strength"] = "calibration = none"
-    if own["calibration"] == "fedrs" and is_one(own["calibration_strength"]):
+    if own["calibration"] in BELOW_ONE and is_one(own["calibration_strength"]):
       found["calibration"] = "calibration_strength = 1"
     if own["dp_clip"] is None:
       found |= dict.fromkeys(OF_PRIVACY[1:], "dp_clip = None")
@@ -335,7 +342,7 @@ def recipe_of(model: Model, given: LocalSettings, reader: str = "") -> Recipe:
   recipe = checked = Recipe(model, own)
   if (rule := own["calibration"]) != "none":
     check_classes("calibration", rule, model.task, model.num_classes, counted=True)
-    if rule == "fedrs":
+    if rule in BELOW_ONE:
       check_range("calibration_strength", own["calibration_strength"], high=1.0)
     checked = recipe._replace(counts=jnp.ones(model.num_classes))
   checked.trained  # noqa: B018 - checks the task
