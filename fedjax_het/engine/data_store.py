@@ -5,7 +5,6 @@ storage.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -153,7 +152,7 @@ class Streamed:
         f"{enough}Leave it out to keep all {everything} on the device.",
       )  # fmt: skip
     self._cohorts = ahead
-    self._share = functools.partial(place, sharding=replicated(mesh))
+    self._everywhere = replicated(mesh)
     self._worker = ThreadPoolExecutor(1, "examples")
     self._now: Window | None = None
     self._next: Future[Window] | None = None
@@ -197,7 +196,7 @@ class Streamed:
     @in_float32()
     def block(ids: np.ndarray, real: int) -> Block:
       gathered = self._gather([ids[:real]] * len(self._data), *parts)
-      return Block(self._share(jnp.asarray(ids)), gathered, real)
+      return Block(place(jnp.asarray(ids), self._everywhere), gathered, real)
 
     self._now = self._next = None  # frees memory for the blocks
     coming: Future[Block] | None = self._worker.submit(block, *next(numbered))
@@ -231,12 +230,15 @@ class Streamed:
     return dataclasses.replace(data, x=x, y=y, **slices)
 
   def shapes(self) -> PyTree:
-    """See `Resident`."""
-    nobody = [np.zeros(0, int)] * len(self._data)
-    return jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-      self._gather(nobody, *self._shown),
-    )
+    """See `Resident`; of a single run, and nothing is copied."""
+    data = self._data[0]
+
+    def of(leaf: Any, *rows: int) -> jax.ShapeDtypeStruct:
+      shape = (*rows, *leaf.shape[len(rows) :])
+      return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=self._everywhere)
+
+    x, y = jax.tree.map(lambda leaf: of(leaf, self._capacity), (data.x, data.y))
+    return dataclasses.replace(jax.tree.map(of, data), x=x, y=y)
 
 
 DataStore = Resident | Streamed

@@ -59,3 +59,10 @@ def test_windows_hold_their_cohorts_and_no_more():
 def test_too_little_room_is_named():
   with pytest.raises(fh.SettingError, match=r"device_rows = 69.*have 35 examples. Use 70 or more"):
     engine(69)
+
+
+def test_shapes_are_those_of_a_window_and_copy_nothing(monkeypatch):
+  examples, form = engine(70).examples, lambda leaf: (leaf.shape, leaf.dtype, leaf.sharding)
+  window, _ = examples.rounds(jax.random.key(1), 0)
+  monkeypatch.setattr(examples, "_put", None)
+  assert jax.tree.map(form, examples.shapes()) == jax.tree.map(form, window)
