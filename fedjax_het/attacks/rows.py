@@ -31,6 +31,9 @@ def triggered(x: jax.Array, size: int = 3, value: float | jax.Array = 1.0) -> ja
   Raises:
     SettingError: the examples are no images, or smaller than the patch.
   """
+  if len(leaves := jax.tree.leaves(x)) != 1 or leaves[0] is not x:
+    problem = f"examples of {len(leaves)} arrays, such as tokens and their mask, are no images"
+    raise SettingError("attack", "backdoor", problem, "Use label_flip, or data of images.")
   if x.ndim < 3 or min(x.shape[1:3]) < size:
     problem = f"a patch of {size} x {size} pixels does not fit examples {list(x.shape[1:])}"
     raise SettingError("size", size, problem, "Use images, or a smaller patch.")
@@ -64,7 +67,8 @@ def backdoor(
       raise SettingError("target", target, f"there are {num_classes} classes", f"Use 0 to {num_classes - 1}.")
     place = index.astype(jnp.float32)
     chosen = jnp.floor((place + 1.0) * rows) > jnp.floor(place * rows)
+    bright = triggered(x, size, value)
     mask = chosen.reshape(-1, *[1] * (x.ndim - 1))
-    return jnp.where(mask, triggered(x, size, value), x), jnp.where(chosen, target, y)
+    return jnp.where(mask, bright, x), jnp.where(chosen, target, y)
 
   return Attack(share, data, name="backdoor")

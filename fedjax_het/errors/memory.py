@@ -54,7 +54,8 @@ def check_memory(setting: str, value: int, wanted: int, what: str) -> None:
 
 def in_bytes(count: int) -> str:
   """Returns a number of bytes with a unit, such as "13.1 GB"."""
-  if count >= 1000**6:
+  rounded = float(f"{min(count, 1000**6):.3g}")  # 999.6 MB are 1 GB
+  if rounded >= 1000**6:
     return "more than 1000 PB"
-  power = next(power for power in range(5, -1, -1) if count >= 1000**power or not power)
-  return f"{count / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"
+  power = next(power for power in range(5, -1, -1) if rounded >= 1000**power or not power)
+  return f"{rounded / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"

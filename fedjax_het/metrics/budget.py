@@ -64,6 +64,7 @@ def amount(name: str, value: float | None) -> str:
   if value is None:
     return "–"
   if name == "bytes":
+    value = float(f"{value:.3g}")  # 999.6 MB are 1 GB
     power = next((power for power in (4, 3, 2, 1) if value >= 1000**power), 0)
     return f"{value / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
   return (

@@ -1,8 +1,9 @@
 """Whether a mean over the clients has settled: its range over the judged rounds of a run's last fifth.
 
 A last round's figure is a draw from that range. The mean of an accuracy counts as unsettled if its standard
-deviation over those rounds exceeds half a point, 0.005, and a standard error over the clients. Losses and
-calibration errors have a range, but no mark, because half a point means nothing for them.
+deviation over those rounds exceeds half a point, 0.005, and a standard error over the clients that a late
+round's mean is of. Losses and calibration errors have a range, but no mark, because half a point means
+nothing for them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -101,5 +102,12 @@ def unsettled(summary: Mapping[str, Any], model: str, metric: str) -> Mapping[st
   if not shown(metric).in_points or own.get("std") is None or std is None:
     return None
   missing = ((summary.get("left_out") or {}).get(model) or {}).get(metric, 0)
-  error = std / max(summary.get("num_clients", 1) - missing, 1) ** 0.5
+  error = std / max(_clients_of_a_late_round(summary) - missing, 1) ** 0.5
   return own if own["std"] > max(HALF_A_POINT, error) else None
+
+
+def _clients_of_a_late_round(summary: Mapping[str, Any]) -> int:
+  """Returns how many clients a mean is of: the honest ones, or a sample, or a round's participants."""
+  count = summary.get("honest") or summary.get("num_clients", 1)
+  before = (summary.get("evaluated") or {}).get("before", count)
+  return min(count, before if isinstance(before, int) else summary.get("cohort_size", count))

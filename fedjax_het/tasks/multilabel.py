@@ -44,10 +44,11 @@ def multilabel(positive_weight: float | Sequence[float] = 1.0) -> Task:
 
   def check_outputs(y: np.ndarray, rows: np.ndarray, shape: tuple[int, ...], num_classes: int) -> None:
     check_shape("multilabel", shape, f"[B, {y.shape[1]}], one a label", shape == y.shape[1:])
-    if isinstance(positive_weight, Sequence | np.ndarray) and len(positive_weight) != shape[0]:
-      raise SettingError(
-        "positive_weight", len(positive_weight), f"there are {shape[0]} labels", "Give one a label."
-      )
+    count = shape[0]
+    if isinstance(positive_weight, Sequence) or np.ndim(positive_weight):
+      count = len(positive_weight)  # type: ignore[arg-type]
+    if count != shape[0]:
+      raise SettingError("positive_weight", count, f"there are {shape[0]} labels", "Give one a label.")
 
   return Task(
     "multilabel", losses, scores, metrics, ("auroc", "accuracy"), check, check_outputs,

@@ -140,6 +140,10 @@ REFUSED = {
   ),
   "not called": (lambda: fh.federated(fedavg(), attack=attacks.ipm), "is not an Attack.*Call the factory"),
   "share": (lambda: attacks.ipm(1.5), r"share = 1.5: out of range"),
+  "trees": (
+    lambda: attacks.backdoor().data(jnp.arange(3), {"ids": jnp.ones((3, 4, 4)), "mask": 1}, jnp.arange(3), 3),
+    "attack = 'backdoor': examples of 2 arrays",
+  ),
   "no image": (
     lambda: Engine(fh.federated(fedavg(), attack=attacks.backdoor()), federation(SIZES), 5).compile(),
     "does not fit examples",

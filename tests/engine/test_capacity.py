@@ -23,6 +23,11 @@ OOM = "RESOURCE_EXHAUSTED: Out of memory allocating 144000000000 bytes."
 WRITING = 'RESOURCE_EXHAUSTED: Error writing "round/0" in OCDBT database: No space left on device'
 
 
+def test_bytes_have_a_unit():
+  found = [in_bytes(count) for count in (0, 999, 13_100_000_000, 999_400_000, 999_600_000, 10**400)]
+  assert found == ["0 bytes", "999 bytes", "13.1 GB", "999 MB", "1 GB", "more than 1000 PB"]
+
+
 @pytest.mark.parametrize(
   ("error", "kind"),
   [

@@ -31,6 +31,7 @@ def test_budgets_that_differ_are_said_once_for_each_part():
 @pytest.mark.parametrize(
   ("name", "value", "text"),
   [("client_steps", 37500.4, "37,500"), ("bytes", 999, "999 B"), ("bytes", 3.25e9, "3.25 GB"),
+   ("bytes", 999.4e6, "999 MB"), ("bytes", 999.6e6, "1 GB"),
    ("seconds", 0.126, "0.126 s"), ("seconds", 4321.5, "4,322 s"), ("bytes", None, "–")],
 )  # fmt: skip
 def test_amounts_have_units(name, value, text):

@@ -71,6 +71,12 @@ def test_a_mean_is_marked_beyond_half_a_point_and_a_standard_error():
   assert not unsettled(summary(0.004, std=0.01), "global", "top1")  # less than half a point
   assert not unsettled(summary(0.02, clients=16, left_out={"global": {"top1": 7}}), "global", "top1")
   assert unsettled(summary(0.026, clients=16), "global", "top1")
+  assert not unsettled(summary(0.013, honest=50), "global", "top1")  # .1 / √50
+  assert unsettled(summary(0.015, honest=50), "global", "top1")
+  for evaluated in ({"end": 100, "before": 25}, {"end": 100, "before": "participants"}):  # .1 / √25
+    of_some = dict(evaluated=evaluated, cohort_size=25)
+    assert not unsettled(summary(0.019, **of_some), "global", "top1")
+    assert unsettled(summary(0.021, **of_some), "global", "top1")
   assert not unsettled(summary(3.0, metric="loss"), "global", "loss")  # not in points
   assert unsettled(summary(0.02, metric="auroc"), "global", "auroc")
   for lacking in ({}, {"late": None}, summary(None), summary(0.1, std=None), {"late": {"global": {}}}):

@@ -275,6 +275,7 @@ def test_labels_that_a_task_has_pass_and_rows_that_nobody_uses_hold_anything():
     (tasks.classification((1.0, 2.0)), np.zeros(B, int), (3,), "class_weights = 2: .* 3 classes"),
     (tasks.binary(), np.zeros(B, int), (2,), r"binary.*\[B, 1\], .*\[B, 2\]"),
     (tasks.multilabel((1.0, 2.0)), np.zeros((B, 3), int), (3,), "positive_weight = 2: there are 3 labels"),
+    (tasks.multilabel(jnp.ones(2)), np.zeros((B, 3), int), (3,), "positive_weight = 2: there are 3 labels"),
     (tasks.multilabel(), np.zeros((B, 3), int), (4,), r"\[B, 3\], one a label, .*\[B, 4\]"),
     (tasks.next_token(), np.zeros((B, T), int), (T + 1, V), r"\[B, 3, V\], .*\[B, 4, 6\]"),
     (
