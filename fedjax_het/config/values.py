@@ -79,9 +79,9 @@ def numbers(parts: Mapping[str, Any]) -> dict[str, Any]:
 
   These are all settings that may be fractions, defaults included, except those of `Method.from_data`. Runs
   that differ in these numbers alone are one program, and each has the bits of that member of a sweep. A
-  setting of 0, or of its `Neutral` value, stays a constant, and what it would do is left out. As a member of a
-  sweep over other values it is a value of the program too: a participation then draws other cohorts than the
-  engine draws without it.
+  setting of 0, or of its `Neutral` value, stays a constant, and what it would do is left out. In a sweep over
+  other values it is a value of the program too: a participation then draws other cohorts than the engine does
+  without it.
 
   Args:
     parts: the sections of a configuration that choose parts, and `local`.

@@ -20,8 +20,8 @@ InitFn = Callable[[jax.Array, jax.Array, int], PyTree]
 class Arrival(TypedDict, total=False):
   """Settings of what happens to a client after it was drawn.
 
-  With neither, `uniform` is left out and the engine draws the cohorts. As one value of a sweep over others the
-  part stays, and draws other cohorts, of the same distribution.
+  With neither, `uniform` is left out and the engine draws the cohorts. As one value of a sweep over others
+  the part stays, and draws other cohorts, of the same distribution.
 
   Attributes:
     dropout: probability that the upload of a client that has trained is lost.

@@ -18,7 +18,7 @@ from fedjax_het.models.model import Model
 from fedjax_het.models.shapes import check_halved, model_factory
 from fedjax_het.settings import Whole
 
-DIVISOR = 4  # of the width: the stem's normalisation has four channels a group
+GROUP = 4  # channels of a group of the first normalisation, which divide the width
 
 
 class Block(nn.Module):
@@ -54,7 +54,7 @@ class Block(nn.Module):
 def resnet10(
   shape: tuple[int, ...] = (32, 32, 3),
   num_classes: int = 10,
-  width: Annotated[int, Whole(DIVISOR)] = 64,
+  width: Annotated[int, Whole(GROUP)] = 64,
   conv: ConvMethod = "auto",
   spectral: bool = True,
 ) -> Model:
@@ -75,8 +75,8 @@ def resnet10(
   Raises:
     SettingError: `shape` or `width` is not divisible as required, or `conv` is unknown.
   """
-  if width % DIVISOR:
-    raise SettingError("width", width, f"not divisible by {DIVISOR}", f"Use {width - width % DIVISOR}.")
+  if width % GROUP:
+    raise SettingError("width", width, f"not divisible by {GROUP}", f"Use {width - width % GROUP}.")
   check_halved(shape, 3)
 
   def logits(x: jax.Array) -> jax.Array:
