@@ -82,9 +82,18 @@ def _summary(board: Board, states: States, tasks: Sequence[Task]) -> list[str]:
   if left:
     many = ", ".join(f"{task} ({count} methods)" for task, count in left.items())
     lines += [f"Still to run: {many}.", ""]
-  for row, changed in states.stale.items():
-    lines.append(f"- Stale: {row.task}, `{row.method}`: {'; '.join(changed[:3])}.")
+  lines += [
+    f"- Stale, see the task's page: {task} ({len(own)} methods)." for task, own in _stale(states).items()
+  ]
   return lines[:-1] if lines[-1] == "" else lines
+
+
+def _stale(states: States) -> dict[str, dict[str, list[str]]]:
+  """Returns task -> method -> what has changed since its figures were made."""
+  found: dict[str, dict[str, list[str]]] = {}
+  for row, changed in states.stale.items():
+    found.setdefault(row.task, {})[row.method] = changed
+  return found
 
 
 def _section(board: Board, task: Task, most: int) -> list[str]:
@@ -131,9 +140,10 @@ def task_page(board: Board, states: States, task: Task) -> list[str]:
   for row, reason in states.refused.items():
     if row.task == task.name:
       lines.append(f"- `{row.method}` does not go with the task: {reason}")
-  for row, changed in states.stale.items():
-    if row.task == task.name:
-      lines.append(f"- Stale: `{row.method}`: {'; '.join(changed)}.")
+  by_reason: dict[str, list[str]] = {}
+  for method, changed in _stale(states).get(task.name, {}).items():
+    by_reason.setdefault("; ".join(changed), []).append(f"`{method}`")
+  lines += [f"- Stale, {reason}: {', '.join(methods)}." for reason, methods in by_reason.items()]
   return lines
 
 

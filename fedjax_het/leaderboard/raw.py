@@ -15,6 +15,7 @@ from fedjax_het.leaderboard.budget import SEEDS
 from fedjax_het.methods import METHODS
 from fedjax_het.workdir.folder import as_json, filled, leaves, read_record, write_atomic
 
+OF_CODE = "the code of the method"  # the reason for which a row may be confirmed
 UNSAID = "null"  # a setting that is not given, as JSON
 
 
@@ -112,5 +113,5 @@ def stale(found: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if before.get(part) != now[part]:
       texts.append(f"{words} = {now[part]}, was {before.get(part)}")
   if before.get("code") != now["code"]:
-    texts.append("the code of the method")
+    texts.append(OF_CODE)
   return texts

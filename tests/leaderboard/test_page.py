@@ -63,7 +63,8 @@ def test_the_page_of_all_tasks_has_a_section_a_task(raw, tmp_path):
   text = paths[0].read_text()
   assert "| label skew of six clients; asks for θ | [one](#one) | `fedavg`, `qffl` (2 of 3 methods) |" in text
   assert "Still to run: one (1 methods), two (4 methods)." in text
-  assert "- Stale: one, `ditto`: trials = 5, was 9." in text
+  assert "- Stale, see the task's page: one (1 methods)." in text
+  assert "- Stale, trials = 5, was 9: `ditto`." in paths[1].read_text()
   section = text.partition("## one\n")[2].partition("\n## ")[0]
   names = re.findall(r"^\| (\w+) \| (\w*) ?\|", section, re.M)
   assert names == [("method", "group"), ("fedavg", "first"), ("qffl", "first"), ("ditto", "")]
