@@ -148,7 +148,7 @@ def rows(program: Program, data: list[fh.data.FederatedData], rounds: int) -> It
     top1 = metrics["global"]["top1"]["mean"]
     own["top1"].append(None if np.isnan(top1) else round(100 * top1, 3))
     if "transform" in own:
-      own["bytes"] = traffic(program.make(**values), data[0], COHORT, rounds)["up"]
+      own["bytes"] = rounds * traffic(program.make(**values), data[0], COHORT)["up"]
   yield from found.values()
 
 

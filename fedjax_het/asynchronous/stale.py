@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Asynchronous, Needs
+from fedjax_het.parts.asynchronous import constant
 from fedjax_het.settings import Choice, Count, Default, NonNegative, Range, Whole, checked, with_defaults
 
 WeightFn = Callable[[jax.Array], jax.Array]
@@ -34,11 +35,6 @@ EXPONENT, SLOPE, DELAY = 0.5, 10.0, 4  # of FedBuff; of FedAsync, section 6.1
 WEIGHTS = ("constant", "polynomial", "hinge")
 Delay = Annotated[int, Whole(0)]
 UpToOne = Annotated[float, Range(above=0.0, high=1.0)]
-
-
-def constant(staleness: jax.Array) -> jax.Array:
-  """Computes s(τ) = 1, float32, for τ of any shape."""
-  return jnp.ones(jnp.shape(staleness), jnp.float32)
 
 
 def polynomial(staleness: jax.Array, exponent: float | jax.Array = EXPONENT) -> jax.Array:

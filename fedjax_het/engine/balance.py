@@ -22,7 +22,8 @@ from jax.sharding import PartitionSpec as P
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.packing import packing
-from fedjax_het.engine.placement import AXIS, unknown
+from fedjax_het.engine.placement import AXIS
+from fedjax_het.local import unknown
 from fedjax_het.parts import Context, LocalTraining, Message, Sent
 
 PyTree = Any

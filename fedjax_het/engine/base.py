@@ -171,7 +171,7 @@ class Runs(abc.ABC):
     """Runs `num_rounds` rounds, 1 to `MAX_CHUNK`, and consumes the given state's buffers.
 
     Returns:
-      (state, infos as NumPy arrays on the host, each leaf [num_rounds, S]).
+      (state, infos as NumPy arrays on the host, each leaf [num_rounds, R]).
 
     Raises:
       NonFiniteLoss: a single run has diverged. Of several runs the others continue, see `diverged`.

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 
 from fedjax_het.data.container import ClientData
 from fedjax_het.engine.cohort import DISHONEST, drawn
+from fedjax_het.engine.placement import rounded
 from fedjax_het.engine.shown import with_rows
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Attack, ClientUpdate, Message, PyTree
+from fedjax_het.vectors import over
 
 
 def dishonest(key: jax.Array, share: float | jax.Array, num_clients: int) -> jax.Array:
@@ -74,8 +76,7 @@ def forged(
     raise SettingError("attack's forge", attack.name, "returns another form", "Return updates as given.")
 
   def put(upload: jax.Array, start: jax.Array, own: jax.Array) -> jax.Array:
-    sent = start.astype(jnp.float32) + own
-    sent = (jnp.round(sent) if jnp.issubdtype(upload.dtype, jnp.integer) else sent).astype(upload.dtype)
-    return jnp.where(liars.reshape(-1, *[1] * (upload.ndim - 1)), sent, upload)
+    sent = rounded(start.astype(jnp.float32) + own, upload.dtype)
+    return jnp.where(over(liars, upload), sent, upload)
 
   return jax.tree.map(put, uploads, bases, found)

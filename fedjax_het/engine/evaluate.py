@@ -22,7 +22,9 @@ OUTPUTS_AT_ONCE = 2**21  # numbers; fewer rows if each has many outputs, as in l
 
 
 class Evaluation(NamedTuple):
-  """Metrics of every client: dicts from a metric's name to float32 values.
+  """Metrics of every client: dicts from a metric's name to values, float32 in a program.
+
+  What `Runs.evaluate` returns is float64, and NaN for clients that were not evaluated.
 
   Attributes:
     personalized: values [K, M] of the personalised models, a column for each of `Studies.lambdas`.

@@ -6,6 +6,7 @@ import jax
 
 from fedjax_het.data.container import FederatedData
 from fedjax_het.engine.border import first_context, one_upload
+from fedjax_het.engine.capacity import size
 from fedjax_het.engine.state import init_client
 from fedjax_het.parts import Algorithm
 
@@ -46,10 +47,5 @@ def message_bytes(algorithm: Algorithm, data: FederatedData, cohort_size: int) -
   broadcast, upload, first = jax.eval_shape(messages, jax.random.key(0), data)
   again = broadcast.pooled if client.first_pass else ()  # after the first pass, to train with
   bits = client.needs.upload_bits
-  sent = bytes_of(upload) if bits is None else -(-bits(upload) // 8)
-  return MessageBytes(sent + bytes_of(first), bytes_of((broadcast, again)))
-
-
-def bytes_of(message: Any) -> int:
-  """Returns the bytes of all leaves of a tree of arrays or their shapes."""
-  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
+  sent = size(upload) if bits is None else -(-bits(upload) // 8)
+  return MessageBytes(sent + size(first), size((broadcast, again)))

@@ -63,13 +63,14 @@ class Stretch(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-  """Record of a round.
+  """Record of a round; [S] is [R], the rows of a cohort, where `Participation.rows` differs from S.
 
   Attributes:
     cohort: the clients' indices, int32 [S].
     coefficients: mixing coefficients p, float32 [S].
-    losses: F_i before local training, float32 [S]. If the mixing part does not ask for them, they are None in
-      the program that trains, and NaN in what the engine returns.
+    losses: F_i before local training, float32 [S]; for a server that does not wait for whole cohorts, at its
+      present broadcast. If the mixing part does not ask for them, they are None in the program that trains,
+      and NaN in what the engine returns.
     clients: the clients' `Info`, each leaf [S].
     figures: diagnostics of the mixing, aggregation and server parts, see `Mixing.figures`; () for none.
     present: whose uploads arrived, bool [S]; () if all clients' do. The report of a client whose upload does
@@ -78,7 +79,7 @@ class RoundInfo(NamedTuple):
     contacted: whom the server sent its broadcast, bool [S]; () if all clients.
     dishonest: which of the cohort's clients attack, bool [S]; () without an attack.
     gradients: gradients of mini-batches that each client computed for its upload, int32 [S]; () without a
-      system part.
+      system part, and for a server that does not wait for whole cohorts.
     beyond: how many clients were drawn and had no row, int32 scalar; () if there are rows for all.
     elapsed: simulated seconds from the server's last step until the last of these uploads arrived, float32
       scalar, for a server that does not wait for whole cohorts; else ().

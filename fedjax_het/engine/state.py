@@ -25,7 +25,7 @@ class State(NamedTuple):
     clients: the clients' states, each leaf [K, ...].
     aggregation: the aggregation part's state.
     participation: the participation part's state.
-    pool: the clients that train while the server moves, see `engine.asynchronous.Pool`; () without such.
+    pool: the clients that train while the server moves, see `engine.pool.Pool`; () without such.
   """
 
   key: jax.Array

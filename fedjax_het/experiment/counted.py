@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedjax_het.engine.elapsed import Clock
+from fedjax_het.engine.message_bytes import message_bytes
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.experiment.build import Experiment
-from fedjax_het.experiment.traffic import traffic, visits
+from fedjax_het.experiment.traffic import visits
 
 
 class Counted:
@@ -78,5 +79,6 @@ class Counted:
   @functools.cached_property
   def _each(self) -> dict[str, int]:
     """Bytes of one client's visit."""
-    size, data = self._experiment.plan.cohort_size, self._experiment.data
-    return {way: own // size for way, own in traffic(self._experiment.algorithm, data, size).items()}
+    plan, algorithm, data, *_ = self._experiment
+    each = message_bytes(algorithm, data, plan.cohort_size)
+    return {"up": int(each.up), "down": each.down}

@@ -14,10 +14,9 @@ from fedjax_het.config.own_epochs import passes
 from fedjax_het.config.plan import plan
 from fedjax_het.data.scale import as_read
 from fedjax_het.engine.balance import sized
-from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory
+from fedjax_het.engine.capacity import in_words, memory_of_devices, peak_memory, size
 from fedjax_het.engine.elapsed import Clock
 from fedjax_het.engine.flops import flops
-from fedjax_het.engine.message_bytes import bytes_of
 from fedjax_het.experiment.build import Experiment, build, engine_of, notes_of
 from fedjax_het.experiment.members import experiments_of, notes_of_members
 from fedjax_het.experiment.traffic import traffic
@@ -69,23 +68,23 @@ def dry_run(
   shapes, compiled = engine.compile()
   memory = compiled.memory_analysis()
   batch = int(min(planned.client.settings["batch_size"], np.max(experiment.data.train.size)))
-  size = experiment.algorithm.clients_in_a_round(planned.cohort_size)
-  steps = steps_of_clients(experiment).mean() * size * planned.rounds
+  cohort = experiment.algorithm.clients_in_a_round(planned.cohort_size)
+  steps = steps_of_clients(experiment).mean() * cohort * planned.rounds
   each = step_flops(experiment, batch)
   on_host = "on the host" if where.states_folder is None else f"on the disk of {where.states_folder}"
   found = {
     "parameters": count_parameters(shapes.broadcast.params),
     "trained": count_parameters(params := jax.eval_shape(experiment.model.init, jax.random.key(0))),
     "whole": count_parameters(of_whole(experiment.model, params)),
-    "data_bytes": bytes_of(engine.examples.shapes()),
+    "data_bytes": size(engine.examples.shapes()),
     "states": "over the devices" if engine.states.held is None else on_host,
-    "client_state_bytes": bytes_of(shapes.clients),
-    "pool_bytes": bytes_of(shapes.pool),
+    "client_state_bytes": size(shapes.clients),
+    "pool_bytes": size(shapes.pool),
     "memory_bytes": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes,
-    "bytes": traffic(experiment.algorithm, experiment.data, size),
+    "bytes": traffic(experiment.algorithm, experiment.data, cohort),
     "simulated_seconds": simulated(experiment),
     "passes": passes(planned),
     "client_steps": round(float(steps)),

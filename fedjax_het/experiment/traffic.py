@@ -1,14 +1,13 @@
 """Bytes between server and clients, counted on the host in whole numbers."""
 
 from fedjax_het.data.container import FederatedData
-from fedjax_het.engine.message_bytes import bytes_of as bytes_of
 from fedjax_het.engine.message_bytes import message_bytes
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.parts import Algorithm
 
 
-def traffic(algorithm: Algorithm, data: FederatedData, cohort_size: int, rounds: int = 1) -> dict[str, int]:
-  """Computes the bytes that the algorithm sends to (down) and receives from (up) clients in some rounds.
+def traffic(algorithm: Algorithm, data: FederatedData, cohort_size: int) -> dict[str, int]:
+  """Computes the bytes that the algorithm sends to (down) and receives from (up) the clients of a round.
 
   An upload counts as its transforms send it, values, indices and scales, rounded up to a whole byte. An
   upload whose size depends on the training, see `Info.sent`, counts as if nothing of it were left out.
@@ -17,10 +16,9 @@ def traffic(algorithm: Algorithm, data: FederatedData, cohort_size: int, rounds:
     algorithm: the parts, made of concrete numbers.
     data: the clients' data.
     cohort_size: S, how many clients a round has.
-    rounds: number of rounds.
   """
   each = message_bytes(algorithm, data, cohort_size)
-  return {way: cohort_size * rounds * int(own) for way, own in each._asdict().items()}
+  return {way: cohort_size * int(own) for way, own in each._asdict().items()}
 
 
 def visits(infos: RoundInfo) -> int:

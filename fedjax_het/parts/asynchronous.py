@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from fedjax_het.parts.needs import Needs
 
 
-def no_weight(staleness: jax.Array) -> jax.Array:
-  """Returns 1 for each upload, float32 [B]."""
-  return jnp.ones(staleness.shape, jnp.float32)
+def constant(staleness: jax.Array) -> jax.Array:
+  """Computes s(τ) = 1, float32, for τ of any shape."""
+  return jnp.ones(jnp.shape(staleness), jnp.float32)
 
 
 class Asynchronous(NamedTuple):
@@ -35,7 +35,7 @@ class Asynchronous(NamedTuple):
 
   buffer_size: int = 0
   concurrency: int = 0
-  weight: Callable[[jax.Array], jax.Array] = no_weight
+  weight: Callable[[jax.Array], jax.Array] = constant
   of_models: bool = False
   name: str = "synchronous"
   needs: Needs = Needs()

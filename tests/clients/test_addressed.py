@@ -24,8 +24,9 @@ from fedjax_het.clients.fedcac import critical, fedcac, friendship
 from fedjax_het.clients.fedfomo import fedfomo
 from fedjax_het.clients.fedpac import fedpac
 from fedjax_het.clients.local_only import local_only
+from fedjax_het.engine.capacity import size as bytes_of
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.traffic import bytes_of, traffic
+from fedjax_het.experiment.traffic import traffic
 
 K = len(SIZES)
 

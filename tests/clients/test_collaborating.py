@@ -18,8 +18,9 @@ from fedjax_het.clients.fedproto import Prototypes
 from fedjax_het.clients.fedrep import fedrep
 from fedjax_het.clients.pfedhn import Hyper, drawn, pfedhn
 from fedjax_het.clients.sgd import LATER
+from fedjax_het.engine.capacity import size as bytes_of
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.traffic import bytes_of, traffic
+from fedjax_het.experiment.traffic import traffic
 
 K = len(SIZES)
 

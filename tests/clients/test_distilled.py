@@ -17,10 +17,10 @@ import fedjax_het as fh
 from fedjax_het.clients.fedgen import GENERATED, drawn_labels, fedgen
 from fedjax_het.clients.fedkd import Private, fedkd, low_rank
 from fedjax_het.clients.local_only import local_only
+from fedjax_het.engine.capacity import size as bytes_of
 from fedjax_het.engine.round import RoundInfo
 from fedjax_het.errors import SettingError
 from fedjax_het.experiment.counted import Counted
-from fedjax_het.experiment.traffic import bytes_of
 
 WHOLE = dict(energy_start=1.0, energy_end=1.0)
 

@@ -13,8 +13,9 @@ from fedjax_het.clients.fd import fd
 from fedjax_het.clients.fedproto import Prototypes
 from fedjax_het.clients.fml import divergence, fml
 from fedjax_het.clients.local_only import local_only
+from fedjax_het.engine.capacity import size as bytes_of
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment.traffic import bytes_of, traffic
+from fedjax_het.experiment.traffic import traffic
 
 
 def logits(params, x):
