@@ -17,7 +17,17 @@ from fedjax_het.engine.dishonest import corrupted, dishonest, forged
 from fedjax_het.engine.placement import constrain, map_clients
 from fedjax_het.engine.shown import shown_validation
 from fedjax_het.engine.state import State
-from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Info, LocalTraining, Message, PyTree
+from fedjax_het.parts import (
+  Algorithm,
+  ClientUpdate,
+  Context,
+  Draw,
+  Info,
+  LocalTraining,
+  Message,
+  PyTree,
+  Sampling,
+)
 
 
 class Work(NamedTuple):
@@ -48,7 +58,7 @@ class Work(NamedTuple):
 
 def local_work(
   algorithm: Algorithm, mesh: Mesh | None, client_batch: int | None, data: FederatedData, state: State,
-  drawn: Draw, slots: Array | None = None,
+  drawn: Draw, slots: Array | None = None, sampling: Sampling | None = None,
 ) -> Work:  # fmt: skip
   """Runs what the clients of a cohort do with the state's broadcast, and what dishonest ones send instead.
 
@@ -60,6 +70,8 @@ def local_work(
     state: the state before the round.
     drawn: the cohort.
     slots: see `round_step`.
+    sampling: of an aggregation part that is `by_expected`: clients are then told the expected number of those
+      that arrive, so that no upload depends on who else does; None for others.
   """
   server, attack = algorithm.server, algorithm.attack
   cohort, present, cohort_size = drawn.ids, drawn.present, drawn.ids.shape[0]
@@ -88,10 +100,9 @@ def local_work(
     sent, *now = shared
     return checked_loss(client.loss(server.received(sent, i), own_state, own, context(i, *now)))
 
-  keys, now = (
-    keys_of(clients_key),
-    (state.round,) if present is None else (state.round, present.sum(dtype=jnp.int32)),
-  )
+  keys, now = keys_of(clients_key), [state.round]
+  if present is not None:
+    now.append(present.sum(dtype=jnp.int32) if sampling is None else jnp.float32(sampling.expected))
   shared = (server.sent(state.broadcast, state.server), *now)
   if client.first_pass is not None:
     first_keys = keys_of(key_of(FIRST_PASS, state.key, state.round))

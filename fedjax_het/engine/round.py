@@ -161,7 +161,8 @@ def round_step(
   if participation.draw is not None:
     drawn = constrain(checked_draw(state.participation, cohort_size, drawn), mesh)
   cohort, present = drawn.ids, drawn.present
-  work = local_work(algorithm, mesh, client_batch, data, state, drawn, slots)
+  sampling = sampling_of(algorithm, data, state, asked or cohort_size)
+  work = local_work(algorithm, mesh, client_batch, data, state, drawn, slots, sampling)
   state, uploads, info = state._replace(broadcast=work.broadcast), work.uploads, work.info
 
   # Replicated before and after: sums over a cohort that is split between devices would round differently.
@@ -175,7 +176,6 @@ def round_step(
     weights = constrain(
       mixing.population(jnp.asarray(data.train.size))[cohort] * (1.0 / drawn.probability), mesh
     )
-  sampling = sampling_of(algorithm, data, state, asked or cohort_size)
   state, coefficients = server_step(
     algorithm, mesh, state, feedback, uploads, data.num_clients, weights, sampling
   )

@@ -59,7 +59,8 @@ class Context(NamedTuple):
   Attributes:
     client: index i of the client, from 0.
     round: index of the round, from 0; in an evaluation the number of finished rounds; 0 in `init`.
-    cohort_size: S, the number of clients in a cohort; in a round the number of those whose uploads arrive.
+    cohort_size: S, the number of clients in a cohort; in a round the number of those whose uploads arrive, or
+      beside an aggregation part that is `by_expected` the number that it expects, float32, where it varies.
     num_clients: K, the number of clients.
   """
 

@@ -149,6 +149,24 @@ def test_a_server_s_share_is_that_of_the_divisor(parts, share):
   np.testing.assert_allclose(state.server, share, rtol=1e-6)
 
 
+def test_no_upload_depends_on_who_else_comes():
+  """Clients are told the expected number, by which SCAFFOLD's S/K and others go, and not that of a round."""
+  client = fedavg()
+
+  def update(*given):
+    upload, state, info = client.update(*given)
+    return upload, state, info._replace(figures={"size": jnp.float32(given[-1].cohort_size)})
+
+  algorithm = fh.federated(
+    client._replace(update=update), fh.mixing.uniform(), aggregation=gaussian(1.0, 1.0),
+    participation=fh.participation.poisson(probability=0.4),
+  )  # fmt: skip
+  engine = Engine(algorithm, federation(SIZES), 3)
+  infos = engine.advance(engine.init(jax.random.key(0)), 3)[1]
+  assert len({*infos.present.sum(1)}) > 1
+  np.testing.assert_allclose(infos.clients.figures["size"][infos.present], 0.4 * K, rtol=1e-6)
+
+
 def test_without_clip_and_noise_it_is_the_plain_run():
   """Left out, and so bit for bit, where a whole cohort comes."""
   off = gaussian(math.inf, 0.0)
