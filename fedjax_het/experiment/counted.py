@@ -79,6 +79,6 @@ class Counted:
   @functools.cached_property
   def _each(self) -> dict[str, int]:
     """Bytes of one client's visit."""
-    plan, algorithm, data, *_ = self._experiment
-    each = message_bytes(algorithm, data, plan.cohort_size)
+    own = self._experiment
+    each = message_bytes(own.algorithm, own.data, own.plan.cohort_size)
     return {"up": int(each.up), "down": each.down}

@@ -46,7 +46,7 @@ def test_steps_take_the_place_of_a_method_s_own_epochs_unless_these_are_set(meth
   both = build(plan(config_of(f"algorithm={method}", local__steps=4, **{f"algorithm__{own}": 2})))
   sizes = np.asarray(both.data.train.size)
   np.testing.assert_array_equal(steps_of_clients(both), 4 + 2 * np.ceil(sizes / 10))
-  assert "epochs 5" in passes(both.plan)
+  assert passes(both.plan) == f"steps 4, {own} 2"
 
 
 FILE = """

@@ -157,11 +157,11 @@ BY_HAND = {
   "raises": (by_hand(linear, wrong), r"RuntimeError: no such layer\)\. Mend it"),
   "another shape": (
     by_hand(linear, lambda params, stats, x, real, key: (x @ params["w"][:, :2, None], stats)),
-    r"makes \(2, 6, 1\) in training and \(6, 3\) in use, of the same batch",
+    r"makes \(2, 5, 1\) in training and \(5, 3\) in use, of the same batch",
   ),
   "too few": (
     by_hand(linear, lambda params, stats, x, real, key: (x @ params["w"][:, :2], stats)),
-    r"makes \(6, 2\) in training and \(6, 3\) in use",
+    r"makes \(5, 2\) in training and \(5, 3\) in use",
   ),
   "no gradient": (
     by_hand(lambda params, x: jax.lax.while_loop(lambda h: h.sum() < 0, lambda h: h + 1, x @ params["w"])),
