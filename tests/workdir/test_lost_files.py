@@ -202,7 +202,7 @@ def test_a_folder_that_goes_between_two_writes_ends_the_run_with_the_same_error(
   real = client_metrics.np.savez_compressed
 
   def removed(path, **arrays):
-    if path.name == client_metrics.FILE:
+    if path.name == f".{client_metrics.FILE}":
       shutil.rmtree(tmp_path / "run")
     real(path, **arrays)
 
