@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.leaderboard import twins
 from benchmarks.provenance import PAGES, RAW, ROOT, made, provenance, write_tables
 from fedjax_het.leaderboard.board import Board, read_board
-from fedjax_het.leaderboard.raw import read_task
+from fedjax_het.leaderboard.raw import lasting, read_task
 from fedjax_het.leaderboard.summary import summarized
 from fedjax_het.metrics.seeds import over_seeds
 from fedjax_het.workdir.folder import read_json_lines
@@ -33,15 +33,7 @@ FILE, TWINS, PAGE = (
 )
 PEER = RAW / "peer_cell.json"
 WALL = "By the wall clock, with other work beside on most days, the first compilations of a program included."
-CHANGING = ("seconds", "train_seconds", "compile_seconds", "provenance")
 COMMAND = "python benchmarks/leaderboard/checks.py --again=RAW --task={} --runs=RUNS --again_runs=RUNS"
-
-
-def lasting(tree: Any) -> Any:
-  """Returns a row without its seconds and provenance."""
-  if not isinstance(tree, dict):
-    return tree
-  return {name: lasting(own) for name, own in tree.items() if name not in CHANGING}
 
 
 def trials(runs: Path, task: str) -> dict[str, Any]:

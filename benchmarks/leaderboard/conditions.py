@@ -40,7 +40,7 @@ from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.leaderboard.board import Row, read_board
 from fedjax_het.leaderboard.budget import SEEDS
 from fedjax_het.leaderboard.raw import read_task
-from fedjax_het.leaderboard.row import figures
+from fedjax_het.leaderboard.row import by_seed
 from fedjax_het.metrics.groups import with_the_best
 from fedjax_het.metrics.seeds import over_seeds
 from fedjax_het.program.where import Where
@@ -98,7 +98,7 @@ def cell(
     done = run_sweep(config, {"seed": [*SEEDS]}, str(folder / "seeds"), Where(1))
   except (SettingError, NonFiniteLoss) as error:
     return found | {"failed": str(error)}
-  return found | {"seeds": {str(seed): figures(own, "top1") for seed, own in zip(SEEDS, done)}}
+  return found | {"seeds": by_seed(done, "top1")}
 
 
 def values(own: Mapping[str, Any] | None) -> dict[int, float] | None:

@@ -23,26 +23,16 @@ from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.leaderboard.board import Board, Row, read_board
 from fedjax_het.leaderboard.budget import SEEDS
-from fedjax_het.leaderboard.raw import OF_CODE, fingerprint, made_by, write_raw
-from fedjax_het.leaderboard.row import figures
+from fedjax_het.leaderboard.raw import OF_CODE, fingerprint, lasting, made_by, write_raw
+from fedjax_het.leaderboard.row import by_seed
 from fedjax_het.leaderboard.work import states_of
 from fedjax_het.program.where import Where
-
-SECONDS = "train_seconds", "compile_seconds"
-
-
-def lasting(seeds: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-  """Returns the figures of each seed without its seconds."""
-  return {
-    seed: {name: value for name, value in own.items() if name not in SECONDS} for seed, own in seeds.items()
-  }
 
 
 def again(board: Board, row: Row, found: Mapping[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
   """Runs a row's seeds with its chosen values; returns seed -> figures."""
   config = with_values(written(board.config(row)), {"data_dir": data_dir, **found["chosen"]})
-  done = run_sweep(config, {"seed": [*SEEDS]}, str(folder), Where(1))
-  return {str(seed): figures(own, found["metric"]) for seed, own in zip(SEEDS, done)}
+  return by_seed(run_sweep(config, {"seed": [*SEEDS]}, str(folder), Where(1)), found["metric"])
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import vectors
-from fedjax_het.errors import SettingError, check_range, is_zero
+from fedjax_het.errors import SettingError, check_range, check_same_rounds, is_zero
 from fedjax_het.parts import Aggregation, Mechanism, Message, Needs, PyTree, Sampling
 from fedjax_het.privacy import accounting, correlated
 from fedjax_het.settings import Choice, Count, Neutral, NonNegative, Positive, Range, Share, checked
@@ -173,9 +173,9 @@ def gaussian(
     return vectors.in_kind_of(uploads, aggregate), after
 
   def check_rounds(own: int) -> None:
-    if (epsilon is not None or chain) and own != rounds:
-      problem = f"the noise is found for so many rounds, and the run has rounds = {own}"
-      raise SettingError("aggregation's rounds", rounds, problem, f"Use gaussian(rounds={own}).")
+    if epsilon is not None or chain:
+      why = "the noise is found for so many rounds"
+      check_same_rounds("aggregation's rounds", rounds, own, why, "gaussian(")
 
   def check_sampling(sampling: Sampling) -> None:
     least = width if correlation == "banded" else 2

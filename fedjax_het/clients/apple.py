@@ -32,7 +32,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import supervised
-from fedjax_het.errors import SettingError
+from fedjax_het.errors import SettingError, check_same_rounds
 from fedjax_het.models import Model
 from fedjax_het.parts import ClientUpdate, Context, Feedback, Message, ServerUpdate
 from fedjax_het.settings import NonNegative, Share, checked
@@ -119,9 +119,9 @@ def apple(
     return Message((), extra=local.params.core), local.params.weights
 
   def check_rounds(own: int) -> None:
-    if rounds is not None and own != rounds:
-      problem = f"λ falls over a share of so many rounds, and the run has rounds = {own}"
-      raise SettingError("apple's rounds", rounds, problem, f"Use apple(..., rounds={own}).")
+    if rounds is not None:
+      why = "λ falls over a share of so many rounds"
+      check_same_rounds("apple's rounds", rounds, own, why, "apple(..., ")
 
   plain = one_model(recipe, finish=finish)
 

@@ -67,9 +67,7 @@ def fedbabu(
     init=lambda key, *_: part(model.init(key)).head,
   )  # fmt: skip
   if finetune_epochs == 0:
-    unused = () if finetune_layers == "all" else (
-      f"finetune_layers = {finetune_layers}: no effect beside finetune_epochs = 0.",
-    )  # fmt: skip
-    return made._replace(needs=made.needs._replace(remarks=lambda data: (*recipe.remarks(data), *unused)))
+    needs = made.needs.without_effect("finetune_epochs = 0", finetune_layers=(finetune_layers, "all"))
+    return made._replace(needs=needs)
   tuning = cast(FinetuneSettings, {**at_evaluations(local), "epochs": finetune_epochs})
   return finetuned(made, layers=finetune_layers, **tuning)._replace(name="fedbabu")

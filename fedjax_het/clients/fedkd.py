@@ -39,7 +39,7 @@ from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.clients.objective import Seen
 from fedjax_het.clients.recipe import Recipe, recipe_of
 from fedjax_het.clients.supervised import received, supervised
-from fedjax_het.errors import SettingError, is_one, is_zero
+from fedjax_het.errors import check_same_rounds, is_one, is_zero
 from fedjax_het.local import Batch, weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.features import Featured, feature_size, with_features
@@ -212,9 +212,8 @@ def fedkd(
     return upload, Private(model.joined(mentor.params, mentor.stats), bridge), info
 
   def check_rounds(own: int) -> None:
-    if own != rounds:
-      problem = f"the sent energy grows over so many rounds, and the run has rounds = {own}"
-      raise SettingError("fedkd's rounds", rounds, problem, f"Use fedkd(..., rounds={own}).")
+    why = "the sent energy grows over so many rounds"
+    check_same_rounds("fedkd's rounds", rounds, own, why, "fedkd(..., ")
 
   made = supervised(
     recipe, LocalTraining(recipe.steps, start, run_steps, finish, 2 * recipe.gradients, recipe.counted),

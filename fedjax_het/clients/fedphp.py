@@ -25,8 +25,7 @@ from fedjax_het.clients.objective import weighted
 from fedjax_het.clients.one_model import one_model
 from fedjax_het.clients.recipe import recipe_of
 from fedjax_het.clients.supervised import received, supervised
-from fedjax_het.data.container import FederatedData
-from fedjax_het.errors import SettingError, is_zero
+from fedjax_het.errors import check_same_rounds, is_zero
 from fedjax_het.local import weighted_mean
 from fedjax_het.models import Model
 from fedjax_het.models.features import with_features
@@ -108,21 +107,17 @@ def fedphp(
   training = one_model(weaker, term=term, finish=finish) if taught else one_model(recipe, finish=finish)
 
   def check_rounds(own: int) -> None:
-    if own != rounds:
-      problem = f"private models grow old over so many rounds, and the run has rounds = {own}"
-      raise SettingError("fedphp's rounds", rounds, problem, f"Use fedphp(..., rounds={own}).")
-
-  def remarks(data: FederatedData):
-    yield from recipe.remarks(data)
-    beside = f"transfer = {transfer}" if taught else "lam = 0"
-    if not taught and transfer != "kd":
-      yield f"transfer = {transfer}: no effect beside {beside}."
-    if not (taught and transfer == "kd") and not isinstance(tau, jax.Array) and tau != 4.0:
-      yield f"tau = {tau}: no effect beside {beside}."
+    why = "private models grow old over so many rounds"
+    check_same_rounds("fedphp's rounds", rounds, own, why, "fedphp(..., ")
 
   made = supervised(
     recipe, training, lambda broadcast, state, *_: state.private, name="fedphp",
     init=lambda key, broadcast, *_: Own(received(model)(broadcast), jnp.int32(0)),
     global_model=received(model),
   )  # fmt: skip
-  return made._replace(needs=made.needs._replace(check_rounds=check_rounds, remarks=remarks))
+  needs = made.needs._replace(check_rounds=check_rounds)
+  if not taught:
+    needs = needs.without_effect("lam = 0", transfer=(transfer, "kd"), tau=(tau, 4.0))
+  elif transfer != "kd":
+    needs = needs.without_effect(f"transfer = {transfer}", tau=(tau, 4.0))
+  return made._replace(needs=needs)

@@ -26,7 +26,7 @@ from fedjax_het.settings import NonNegative, Positive, Weight, checked
 
 
 def calibrated_by(given: LocalSettings, rule: str, strength: Any, name: str) -> LocalSettings:
-  """Returns settings with a method's calibration; raises `SettingError` if another one is given as well.
+  """Returns local settings with a method's own calibration and strength, and refuses given ones.
 
   A traced `calibration_strength` passes, since a run's numbers are checked before they are traced.
   """

@@ -134,9 +134,13 @@ def as_of_now(
 
 
 def since(values: Sequence[str], uploads: Message, broadcast: Message, new: jax.Array) -> Message:
-  """Returns uploads [n, ...] with u - θ of those that are `new`, bool [n]; the others are so already.
+  """Returns waiting uploads as differences from what their clients received, u - θ.
 
-  The fields `values` are left as they are.
+  Args:
+    values: fields that are kept as values, see `as_of_now`.
+    uploads: the uploads, each leaf [n, ...].
+    broadcast: θ.
+    new: whose clients trained on `broadcast`, bool [n]; the others' uploads are differences already.
   """
 
   def one(field: str, own: jax.Array, base: jax.Array) -> jax.Array:

@@ -63,7 +63,10 @@ class Stretch(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-  """Record of a round; [S] is [R], the rows of a cohort, where `Participation.rows` differs from S.
+  """Record of a round.
+
+  Where a participation draws how many clients come, S is the number of rows that the program has for them,
+  `Participation.rows`, and `present` says which of these are clients that came.
 
   Attributes:
     cohort: the clients' indices, int32 [S].

@@ -4,7 +4,7 @@
 
 from fedjax_het.errors.files import DAMAGE, check_here, folder_of, reading
 from fedjax_het.errors.kinds import DataError, NonFiniteLoss, NoRoom, NoStates, SettingError, shown
-from fedjax_het.errors.memory import check_memory, in_bytes, memory_there
+from fedjax_het.errors.memory import check_memory, in_bytes, in_thousands, memory_there
 from fedjax_het.errors.names import check_choice, near
 from fedjax_het.errors.numbers import (
   check_number,
@@ -21,6 +21,7 @@ from fedjax_het.errors.values import (
   check_given,
   check_key,
   check_run_key,
+  check_same_rounds,
   check_section,
   check_transformation,
   checked_counts,

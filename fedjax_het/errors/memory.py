@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedjax_het.errors.kinds import SettingError
@@ -54,8 +55,17 @@ def check_memory(setting: str, value: int, wanted: int, what: str) -> None:
 
 def in_bytes(count: int) -> str:
   """Returns a number of bytes with a unit, such as "13.1 GB"."""
-  rounded = float(f"{min(count, 1000**6):.3g}")  # 999.6 MB are 1 GB
-  if rounded >= 1000**6:
-    return "more than 1000 PB"
-  power = next(power for power in range(5, -1, -1) if rounded >= 1000**power or not power)
-  return f"{rounded / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"
+  said = in_thousands(min(count, 1000**6), ("bytes", "kB", "MB", "GB", "TB", "PB", "EB"))
+  return "more than 1000 PB" if said.endswith("EB") else said
+
+
+def in_thousands(value: float, units: Sequence[str]) -> str:
+  """Returns a number >= 0 by three digits, in the largest unit of which there is at least one.
+
+  Args:
+    value: the number, in the first unit.
+    units: units of which each is a thousand of the one before.
+  """
+  rounded = float(f"{value:.3g}")  # 999.6 MB are 1 GB
+  power = max((power for power in range(len(units)) if rounded >= 1000**power), default=0)
+  return f"{rounded / 1000**power:.3g} {units[power]}"

@@ -55,6 +55,21 @@ def check_given(section: str, settings: Mapping[str, Any], given: Mapping[str, s
       raise SettingError(f"{section}.{field}", settings[field], f"comes from {origin}", "Leave it out.")
 
 
+def check_same_rounds(setting: str, rounds: int | None, own: int, why: str, call: str) -> None:
+  """Raises `SettingError` for a part that was made for another number of rounds than the run has.
+
+  Args:
+    setting: what the error calls the part's number of rounds, such as "fedkd's rounds".
+    rounds: the part's number.
+    own: the run's.
+    why: what goes by it, such as "the step size falls over so many rounds".
+    call: how the part is made, up to its rounds: "fedkd(..., ".
+  """
+  if own != rounds:
+    problem = f"{why}, and the run has rounds = {own}"
+    raise SettingError(setting, rounds, problem, f"Use {call}rounds={own}).")
+
+
 def checked_counts(counts: Any) -> np.ndarray:
   """Returns the clients' examples of each class, float64 [K, C].
 

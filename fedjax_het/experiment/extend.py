@@ -118,7 +118,7 @@ def take_up_members(
   olds: Sequence[int | None],
   whole: Config,
 ) -> None:
-  """Applies `take_up` to the sweep, and then to each member whose rounds change.
+  """Turns a sweep's folder, and then each of its members', into one of T rounds, see `take_up`.
 
   While a member is left, its config.json says T_old, so that a call after a kill does this again. The
   members' checkpoints, which are copies of the sweep's last one, are removed.

@@ -187,12 +187,13 @@ def _told_apart(task: Task) -> str:
   if groups.margin is not None:
     margin = f"{shown(task.metric).factor * groups.margin:.2g} {unit}"
   apart = len(task.lines) - len(groups.pooled)
-  also = f" {apart} of them vary more or less than the best one over the seeds, and have tests of their own."
-  also = also if apart else ""
-  return (
+  told = [
     f"Of {len(task.lines)} methods, {len(task.first)} cannot be told apart from the best; differences below"
-    f" {margin} could not be seen.{also}"
-  )
+    f" {margin} could not be seen."
+  ]
+  if apart:
+    told.append(f"{apart} of them vary more or less than the best one over the seeds, and have own tests.")
+  return " ".join(told)
 
 
 def _sentence(text: str) -> str:

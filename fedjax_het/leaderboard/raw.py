@@ -16,6 +16,7 @@ from fedjax_het.methods import METHODS
 from fedjax_het.workdir.folder import as_json, filled, leaves, read_record, write_atomic
 
 OF_CODE = "the code of the method"  # the reason for which a row may be confirmed
+CHANGING = ("seconds", "train_seconds", "compile_seconds", "provenance")
 UNSAID = "null"  # a setting that is not given, as JSON
 
 
@@ -32,6 +33,13 @@ def read_raw(folder: Path, row: Row) -> dict[str, Any] | None:
 def read_task(folder: Path, task: str, methods: Iterable[str]) -> dict[str, dict[str, Any]]:
   """Returns method -> the raw figures of its row on a task, of those methods whose figures are there."""
   return {name: own for name in methods if (own := read_raw(folder, Row(task, name))) is not None}
+
+
+def lasting(tree: Any) -> Any:
+  """Returns raw figures, or a part of them, without seconds and provenance: what runs have in common."""
+  if not isinstance(tree, Mapping):
+    return tree
+  return {name: lasting(own) for name, own in tree.items() if name not in CHANGING}
 
 
 def write_raw(folder: Path, row: Row, found: Mapping[str, Any]) -> None:

@@ -93,9 +93,14 @@ def make_row(
       "states": _counted(trials),
     },
     "seconds": round(clock.get("seeds", 0.0), 1),
-    "seeds": {str(seed): figures(own, best.metric) for seed, own in zip(SEEDS, summaries)},
+    "seeds": by_seed(summaries, best.metric),
     "provenance": provenance(),
   }
+
+
+def by_seed(summaries: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, Any]]:
+  """Returns seed -> `figures` of the runs of a row's seeds, in the order of `SEEDS`."""
+  return {str(seed): figures(own, metric) for seed, own in zip(SEEDS, summaries)}
 
 
 def figures(summary: Mapping[str, Any], metric: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_het.errors import in_thousands
+
 BUDGETS = {
   "client_steps": "client steps", "bytes": "bytes", "seconds": "seconds of training",
   "simulated_seconds": "simulated seconds",
@@ -64,9 +66,7 @@ def amount(name: str, value: float | None) -> str:
   if value is None:
     return "–"
   if name == "bytes":
-    value = float(f"{value:.3g}")  # 999.6 MB are 1 GB
-    power = next((power for power in (4, 3, 2, 1) if value >= 1000**power), 0)
-    return f"{value / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    return in_thousands(value, ("B", "kB", "MB", "GB", "TB"))
   return (
     f"{value:,.0f}" if name == "client_steps" else f"{value:,.3g} s" if value < 100 else f"{value:,.0f} s"
   )

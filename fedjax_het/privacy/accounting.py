@@ -97,7 +97,9 @@ class Rounds(NamedTuple):
 
 
 def neighbours_of(accountant: str) -> str:
-  """Returns how neighbouring data sets differ for the ε of an accountant, "PLD" or "Gaussian"."""
+  """Returns "add-or-remove-one" or "replace-one": how far two data sets are apart whose outputs the ε of the
+  accountant of this name, such as "PLD", bounds.
+  """
   return "add-or-remove-one" if accountant == "PLD" else "replace-one"
 
 

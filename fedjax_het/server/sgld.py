@@ -10,7 +10,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.errors import SettingError, check_pixels
+from fedjax_het.errors import SettingError, check_pixels, check_same_rounds
 from fedjax_het.langevin import langevin_step
 from fedjax_het.parts import Message, Needs, ServerUpdate
 from fedjax_het.settings import Choice, Count, NonNegative, Positive, checked
@@ -40,11 +40,7 @@ def mean_gradient(broadcast: Message, aggregate: Message) -> tuple[jax.Array, ja
 
 def check_own_rounds(name: str, rounds: int, own: int) -> None:
   """Raises `SettingError` if a server part's step-size schedule has another number of rounds than the run."""
-  if own != rounds:
-    raise SettingError(
-      "server's rounds", rounds, f"the step size falls over so many rounds, and the run has rounds = {own}",
-      f"Use {name}(rounds={own}).",
-    )  # fmt: skip
+  check_same_rounds("server's rounds", rounds, own, "the step size falls over so many rounds", f"{name}(")
 
 
 def check_fall(step_size: float, last_step_size: float) -> None:

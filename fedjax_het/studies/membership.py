@@ -21,6 +21,7 @@ from fedjax_het.errors import DataError, SettingError
 from fedjax_het.parts import Algorithm, ClientUpdate
 from fedjax_het.privacy.membership import Observed, attack_figures, confidence, lira
 from fedjax_het.settings import Choice, checked
+from fedjax_het.studies.stored import write_arrays
 from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import percent
 from fedjax_het.tasks.task import or_one
@@ -160,8 +161,7 @@ def write(path: Path, data: FederatedData, parts: Mapping[str, Mapping[str, Scor
   for model in next(iter(parts.values())):
     for name in Scores._fields:
       arrays[f"{model}/{name}"] = np.concatenate([getattr(own[model], name) for own in parts.values()])
-  with path.open("wb") as file:
-    np.savez(file, **arrays)  # type: ignore[arg-type]
+  write_arrays(path, **arrays)
 
 
 def lira_of(folder: str | os.PathLike[str]) -> dict[str, Any]:

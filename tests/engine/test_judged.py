@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from launching import records, small, start
+from launching import records, small, start, stopped_at
 from small_parts import SIZES, federation, mlp
 
 import fedjax_het as fh
@@ -12,12 +12,10 @@ from fedjax_het.clients.superfed import superfed
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.evaluate import chosen
 from fedjax_het.errors import SettingError
-from fedjax_het.experiment import experiment
 from fedjax_het.experiment.recorded import timeless
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.federated import federated
 from fedjax_het.output.progress import Progress
-from fedjax_het.program.stopping import Stopped
 from fedjax_het.program.where import Where
 
 COUNT = len(SIZES)
@@ -162,16 +160,7 @@ def test_a_stopped_launched_run_has_the_same_lines_and_its_summary_says_how_many
   assert [line.get("evaluated") for line in lines] == [6, 6, None]
   assert summary["evaluated"] == {"end": 20, "before": 6}
   assert [own["evaluated"] for own in shown if "evaluated" in own] == [6, 6]
-  real = experiment.chunks
-
-  def stopped(*args):
-    for chunk in real(*args):
-      yield chunk
-      if int(chunk.state.round) >= 3:
-        raise Stopped("asked", None)
-
-  with monkeypatch.context() as patch, pytest.raises(Stopped):
-    patch.setattr(experiment, "chunks", stopped)
+  with stopped_at(monkeypatch, 3):
     start(launched(eval_clients=6), str(tmp_path / "stopped"), checkpoint_seconds=0.0)
   again = start(launched(eval_clients=6), str(tmp_path / "stopped"))
   assert timeless(again) == timeless(summary) and records(tmp_path / "stopped") == lines

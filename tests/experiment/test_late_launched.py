@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from launching import final_state, records, small, start
+from launching import final_state, records, small, start, stopped_at
 from run_folders import write_run
 from terminal_text import shown as compared
 from tiny_table import made, tiny_table, unchanged
@@ -19,7 +19,6 @@ from fedjax_het.experiment.recorded import timeless
 from fedjax_het.experiment.report import report
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.output.terminal import console
-from fedjax_het.program.stopping import Stopped
 from fedjax_het.program.where import Where
 from fedjax_het.studies import Moment
 from fedjax_het.studies import best as of_best
@@ -71,17 +70,8 @@ def test_the_range_is_that_of_the_lines_and_nothing_else_changes(pair):
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [16, 17, 19])
 def test_a_stopped_run_has_the_same_range(pair, tmp_path, monkeypatch, stop_at):
-  real = experiment.chunks
-
-  def stopped(*args):
-    for chunk in real(*args):
-      yield chunk
-      if int(chunk.state.round) >= stop_at:
-        raise Stopped("asked", None)
-
   monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)
-  with monkeypatch.context() as patch, pytest.raises(Stopped):
-    patch.setattr(experiment, "chunks", stopped)
+  with stopped_at(monkeypatch, stop_at):
     start(config(), str(tmp_path), checkpoint_seconds=0.0)
   assert timeless(start(config(), str(tmp_path))) == timeless(pair[1][1])
   assert records(tmp_path) == records(pair[1][0])
@@ -98,20 +88,11 @@ def test_more_rounds_have_the_figures_of_a_longer_run_and_keep_late_lines(tmp_pa
 
 @pytest.mark.slow
 def test_fewer_rounds_count_the_judged_rounds_of_the_new_last_fifth(tmp_path, monkeypatch):
-  real = experiment.chunks
-
-  def stopped(*args):
-    for chunk in real(*args):
-      yield chunk
-      if int(chunk.state.round) >= 12:
-        raise Stopped("asked", None)
-
   def every(rounds):
     return config(0, rounds, eval_every=1)
 
   monkeypatch.setattr(engine_run, "SECONDS_A_CHUNK", 0.0)
-  with monkeypatch.context() as patch, pytest.raises(Stopped):
-    patch.setattr(experiment, "chunks", stopped)
+  with stopped_at(monkeypatch, 12):
     start(every(30), str(tmp_path), checkpoint_seconds=0.0)
   summary = start(every(14), str(tmp_path))
   assert summary["late"] == of_file(tmp_path, 14) and summary["late"]["global"]["top1"]["count"] == 3

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from changed_configs import with_values
 from ml_collections import ConfigDict
 
@@ -14,6 +15,7 @@ from fedjax_het.config.quickstart import get_config
 from fedjax_het.engine.engine import Engine
 from fedjax_het.experiment import experiment
 from fedjax_het.experiment.recorded import timeless
+from fedjax_het.program.stopping import Stopped
 from fedjax_het.program.where import Where
 from fedjax_het.workdir.checkpoint import Checkpoints
 
@@ -29,6 +31,22 @@ def small(**changes) -> ConfigDict:
 
 def start(config: ConfigDict, workdir: str, devices: int = 1, **settings) -> dict:
   return experiment.run_experiment(config, workdir, Where(devices=devices), **settings)
+
+
+@contextlib.contextmanager
+def stopped_at(monkeypatch, round: int):
+  """The run that is started inside stops once so many rounds are done, as after a signal."""
+  real = experiment.chunks
+
+  def chunks(*args):
+    for chunk in real(*args):
+      yield chunk
+      if int(chunk.state.round) >= round:
+        raise Stopped("asked", None)
+
+  with monkeypatch.context() as patch, pytest.raises(Stopped):
+    patch.setattr(experiment, "chunks", chunks)
+    yield
 
 
 def records(workdir: Path) -> list[dict]:
