@@ -21,7 +21,7 @@ from fedjax_het.config.plan import written
 from fedjax_het.config.values import with_values
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.sweep import run_sweep
-from fedjax_het.leaderboard.board import Board, Row, read_board
+from fedjax_het.leaderboard.board import Board, Row, read_board, rows_of
 from fedjax_het.leaderboard.budget import SEEDS
 from fedjax_het.leaderboard.raw import OF_CODE, fingerprint, lasting, made_by, write_raw
 from fedjax_het.leaderboard.row import by_seed
@@ -43,8 +43,7 @@ def main() -> None:
   args = parser.parse_args()
   fh.prepare_cpu(1)
   board, raw = read_board(ROOT / "configs" / "leaderboard.py"), RAW / "leaderboard"
-  tasks = args.tasks.split(",") if args.tasks else board.tasks
-  rows = [row for row in board.rows() if row.task in tasks]
+  rows = rows_of(board, args.tasks.split(",") if args.tasks else [], [])
   states, told = states_of(board, rows, raw, on_gpu=False), []
   for row in [row for row, changed in states.stale.items() if changed == [OF_CODE]]:
     found, folder = states.there[row], args.runs / f"{row.task}-{row.method}"

@@ -177,7 +177,7 @@ def load_run(
   algorithm = experiment.algorithm
   stopped = summary.get("stopping", {})
   if best and not (run.root / BEST / MODEL).is_file():
-    kept = planned.written["stopping"].get("keep_best")
+    kept = planned.stopping.get("keep_best")
     remedy = f"{BEST}/{MODEL} was removed." if kept else "Set --config.stopping.keep_best=True in the run."
     raise SettingError("best", best, f"{run.root} has no model of its best round", remedy)
   sent, clients = read_model(run.root / BEST if best else run.root, algorithm, experiment.data)

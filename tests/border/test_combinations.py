@@ -69,9 +69,10 @@ def program(of_client):
     def scale(feedback):
       return lax.switch(mixing, [lambda of=of: of(feedback) for of in scales])
 
-    def serve(key, states, broadcast, aggregate, feedback):
+    def serve(key, states, broadcast, aggregate, feedback, share):
       def call(part, state):
-        return part.update(key, state, broadcast, aggregate, *([feedback] if part.takes_feedback else []))
+        asked_for = [feedback] * part.takes_feedback + [share] * part.takes_share
+        return part.update(key, state, broadcast, aggregate, *asked_for)
 
       return choose(server, servers, call, states)
 
@@ -83,7 +84,7 @@ def program(of_client):
       ),
       ServerUpdate(
         lambda broadcast: tuple(part.init(broadcast) for part in servers), serve,
-        takes_models=of_model.needs.uploads_model, takes_feedback=True,
+        takes_models=of_model.needs.uploads_model, takes_feedback=True, takes_share=True,
         send=servers[0].send and (lambda states, broadcast, i: servers[0].send(states[0], broadcast, i)),
       ),
     )  # fmt: skip
