@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from bad_input import algorithm, arrays, data, faults, model, no_compile
+from cases import with_every
 
 import fedjax_het as fh
 from fedjax_het.engine.sweep import keys_of
@@ -18,7 +19,7 @@ def test_a_part_of_all_bad_values_ends_in_an_error_of_the_library():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", range(1, 12))
+@pytest.mark.parametrize("which", with_every(range(1, 12), 4, 8))
 def test_all_bad_values_end_in_an_error_of_the_library(which):
   assert list(faults(share=12, which=which)) == []
 

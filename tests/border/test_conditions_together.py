@@ -11,7 +11,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import OWN, client
+from cases import OWN, client, with_every
 from launching import records
 from quick_compiler import environment
 from small_parts import SIZES, federation, mlp, scaffold
@@ -88,7 +88,7 @@ def finish(process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", with_every(NAMES, "superfed_mm"))
 def test_a_killed_run_continues_on_other_devices_to_the_same_figures(name, tmp_path):
   finish(launch(name, tmp_path / "whole", "--mesh=clients:1"))
   process, metrics = launch(name, tmp_path / "killed", "--mesh=clients:1"), tmp_path / "killed/metrics.jsonl"

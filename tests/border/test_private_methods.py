@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import NUM_CLIENTS, client
+from cases import NUM_CLIENTS, client, in_other_tests
 from small_parts import SIZES, federation, mlp, one_client
 
 import fedjax_het as fh
@@ -75,8 +75,9 @@ def test_examples_reach_an_upload_by_clipped_gradients_alone(name):
   assert one[2].loss != other[2].loss  # which is a report alone
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", marked(name for name in TRAIN if name not in REFUSED))
+@pytest.mark.parametrize(
+  "name", [pytest.param(name, marks=in_other_tests(name)) for name in TRAIN if name not in REFUSED]
+)
 def test_the_ledger_counts_every_noised_gradient_and_each_has_its_own_noise(name, monkeypatch):
   seen, plain = [], private.noised
 

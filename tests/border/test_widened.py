@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import (
   CLASSES,
   FEATURES,
@@ -162,7 +163,7 @@ def test_each_client_trains_and_is_judged_on_what_it_is_sent(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("kind", with_every(DATA, "ragged"))
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_bits_are_the_same_on_any_number_of_devices_and_in_any_chunks(name, kind):
   def left(devices, lengths, **where):

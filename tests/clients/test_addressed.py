@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from many_rounds import flat, rounds_of, row, sgd, stacked
 from one_round import LOCAL, add, close
 from small_parts import CLASSES, SIZES, federation, float64, linear, mlp
@@ -298,7 +299,9 @@ def test_a_run_that_ends_before_the_first_split_says_so(ragged):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:fedfomo compares")
-@pytest.mark.parametrize("make", [fedamp, heurfedamp, fedfomo, apple, fedcac, fedpac])
+@pytest.mark.parametrize(
+  "make", with_every([fedamp, heurfedamp, fedfomo, apple, fedcac, fedpac], fedamp, fedfomo)
+)
 def test_who_counts_for_whom_is_offered_to_the_study_of_graphs(make, ragged):
   part = make(mlp(), SIZES, **LOCAL)
   run = fh.run(fh.federated(part), ragged, rounds=2, cohort_size=7, key=jax.random.key(0))

@@ -4,6 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import SIZES, federation, linear
 
 import fedjax_het as fh
@@ -25,7 +26,10 @@ def test_every_number_is_tried_as_a_value_of_a_sweep():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(
+  "name",
+  with_every(VALUES, "lr", "momentum", "calibration_strength", "warmup", "sam_radius", "dp_noise_multiplier"),
+)
 def test_numbers_vary_within_one_program(name):
   """Each member is the run with its value alone; with the value that is off, the plain run, to rounding."""
   more = {"optimizer": "adam"} if name in ("b1", "b2", "eps") else {}

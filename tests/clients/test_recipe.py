@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import algorithm, cases
+from cases import algorithm, cases, with_every
 from small_parts import (
   SIZES,
   federation,
@@ -336,11 +336,7 @@ def test_steps_take_the_place_of_a_second_training_s_epochs_unless_they_are_set(
   own = {fh.ditto: "local_epochs", fh.fedrep: "body_epochs"}[make]
   view = one_client(DATA, CLIENT)
   epoch = -(-int(view.length) // BATCH)
-  part = (
-    make(linear(), batch_size=BATCH, steps=3, head="fc" if make is fh.fedrep else None)
-    if False
-    else make(mlp(), batch_size=BATCH, steps=3)
-  )
+  part = make(mlp(), batch_size=BATCH, steps=3)
   assert part.update.training.steps(view) == 6
   assert make(mlp(), batch_size=BATCH, steps=3, **{own: 2}).update.training.steps(view) == 3 + 2 * epoch
 
@@ -353,10 +349,10 @@ MANY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", MANY)
+@pytest.mark.parametrize("settings", with_every(MANY, "adamw", "sam"))
 @pytest.mark.parametrize(
   "name",
-  ["fedavg", "scaffold", "pfedme", "superfed_mm"],
+  with_every(["fedavg", "scaffold", "pfedme", "superfed_mm"], "scaffold", "superfed_mm"),
 )
 def test_every_method_trains_so(name, settings):
   """Other figures than plain training, finite, the same bits on one and on three devices."""

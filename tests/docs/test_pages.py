@@ -19,6 +19,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from forked import forked
 from quick_compiler import environment
 from run_folders import write_run
 
@@ -126,9 +127,15 @@ def test_the_notebook_runs(monkeypatch, capsys):
   assert names["result"].metrics["personalized"]["top1"]["mean"] > 0.9
 
 
+@pytest.fixture(scope="module")
+def start():
+  with forked() as own:
+    yield own
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(COMMANDS)), ids=[name for name, _ in COMMANDS])
-def test_a_command_of_a_page_runs(place, tmp_path):
+def test_a_command_of_a_page_runs(place, tmp_path, start):
   name, command = COMMANDS[place]
   for folder in ("configs", "launch"):
     (tmp_path / folder).symlink_to(ROOT / folder)
@@ -146,12 +153,20 @@ def test_a_command_of_a_page_runs(place, tmp_path):
       write_run(tmp_path / "runs" / run, line={"client_steps": 9}, arrays=clients, algorithm__name=run)
   elif not any(argument.startswith(SHORT) for argument in arguments):
     arguments += FEW[:2] if any("device_" in argument for argument in arguments) else FEW
-  program = sys.executable if program == "python" else str(tmp_path / program)
-  path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-  env = environment(PYTHONPATH=str(ROOT), PATH=path, PROCESSES="2", DEVICES="1")
-  done = subprocess.run(
-    [program, *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
-  )
+  if program == "python":
+    assert arguments[0] == "-m"
+    done = start(arguments[1], arguments[2:], tmp_path)
+  else:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = environment(PYTHONPATH=str(ROOT), PATH=path, PROCESSES="2", DEVICES="1")
+    done = subprocess.run(
+      [str(tmp_path / program), *arguments],
+      cwd=tmp_path,
+      env=env,
+      capture_output=True,
+      text=True,
+      timeout=600,
+    )
   assert done.returncode == 0, done.stderr
   if "fedjax_het.compare" in arguments:
     files = [own.partition("=")[2] for own in arguments if "=" in own and "." in own.partition("=")[2]]

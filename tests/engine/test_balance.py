@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import federation, mlp
 
 from fedjax_het.clients.sgd import fedavg
@@ -45,7 +46,7 @@ def test_five_equal_clients_on_two_devices_take_the_time_of_two_and_a_half():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[13] * 9, [40, 1, 7, 3, 12, 2, 9, 1, 25]], ids=["equal", "ragged"])
-@pytest.mark.parametrize("method", ["fedavg", "superfed"])
+@pytest.mark.parametrize("method", with_every(["fedavg", "superfed"], "superfed"))
 def test_cut_clients_learn_the_same(method, sizes):
   settings = dict(lr=0.1, epochs=2, batch_size=4)
   client = fedavg(mlp(), **settings) if method == "fedavg" else superfed(mlp(), start_round=1, **settings)

@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from cases import algorithm, cases, in_other_tests
+from cases import algorithm, cases, in_other_tests, with_every
 from launching import records, small
 from small_parts import federation, mlp
 
@@ -174,7 +174,7 @@ def test_a_checksum_is_one_on_host_and_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first, then", [(7, None), (None, 7), (5, 9)])
+@pytest.mark.parametrize("first, then", with_every([(7, None), (None, 7), (5, 9)], (None, 7)))
 def test_a_run_may_go_on_with_its_states_elsewhere(tmp_path, monkeypatch, first, then):
   whole = experiment.run_experiment(small(), str(tmp_path / "whole"), Where(devices=1))
   real, folder = experiment.chunks, tmp_path / "moved"

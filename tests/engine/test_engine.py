@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import SIZES, federation, mlp, one_client, round_draws
 
 from fedjax_het import mixing, server
@@ -185,8 +186,8 @@ def test_order_is_random_and_new_each_epoch(ragged):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 8))])
-@pytest.mark.parametrize("client_batch", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), None])
+@pytest.mark.parametrize("devices", with_every([1, 2, 3, 8], 1, 3))
+@pytest.mark.parametrize("client_batch", with_every([1, 2, None], 2, None))
 def test_mapping_gives_each_client_its_own(ragged, devices, client_batch):
   """Numbers of clients that the devices or the batch divide, and that they do not."""
   mesh = client_mesh(devices)

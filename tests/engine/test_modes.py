@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases, in_other_tests
+from cases import EPOCHS, EVERYBODY, ROUNDS, algorithm, cases, in_other_tests, with_every
 from launching import records, small, start
 from small_parts import SIZES, federation
 from tiny_table import tiny_table, unchanged
@@ -22,7 +22,7 @@ from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 
 QUICK = {"fedavg", "aaggff_s"}
-EAGER = {"superfed_mm", "fedevg", "aaggff_s"}  # half a minute each; conformance has each method's update
+EAGER = {"superfed_mm"}  # half a minute each; conformance has each method's update
 EVERY_METHOD = [pytest.param(name, marks=[] if name in QUICK else in_other_tests(name)) for name in cases()]
 
 
@@ -63,7 +63,7 @@ def test_x64_with_strict_promotion_changes_no_bit(method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, value", [("jax_enable_x64", True), ("jax_numpy_dtype_promotion", "strict")])
-@pytest.mark.parametrize("method", ["superfed_mm", "fedevg"])
+@pytest.mark.parametrize("method", with_every(["superfed_mm", "fedevg"], "superfed_mm"))
 def test_either_of_x64_and_strict_promotion_changes_no_bit(method, name, value):
   plain = trained(method)
   with option(name, value):
@@ -93,7 +93,7 @@ def test_x64_changes_no_bit_of_a_sweep():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["jax_enable_x64", "jax_debug_infs"])
+@pytest.mark.parametrize("name", with_every(["jax_enable_x64", "jax_debug_infs"], "jax_enable_x64"))
 def test_an_option_changes_no_figure_of_a_launched_run_with_noisy_labels(name, tmp_path):
   config = small(rounds=2, eval_every=2, label_noise={"name": "pair", "ratio": 0.4})
   plain = start(config, str(tmp_path / "plain"))
@@ -174,7 +174,20 @@ SHAPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+  "name",
+  with_every(
+    sorted(MODELS),
+    "m5",
+    "stacked_lstm",
+    "bert",
+    "gpt",
+    "mobilenet_v3_small",
+    "mobilevit",
+    "resnet10",
+    "energy_mlp",
+  ),
+)
 def test_a_model_of_the_zoo_stays_float32_with_x64(name):
   shape = SHAPES.get(name, (32, 32, 3))
   whole = name in ("stacked_lstm", "gpt", "text_pair", "bert", "distilbert", "minilm")

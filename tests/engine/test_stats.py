@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from flax import linen as nn
 from small_parts import CLASSES, FEATURES, float64, mlp, one_client, round_draws, rows_of, walk
 
@@ -214,7 +215,7 @@ def test_endpoints_of_all_layers_want_no_statistics():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", with_every(METHODS, "fedavg", "superfed_mm"))
 def test_runs_map_resume_and_evaluate(method, ragged):
   """One device and four, whole and in chunks, within rounding; evaluated with the statistics, by λ."""
   algorithm = fh.federated(METHODS[method](model(0.5)))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from flax import linen as nn
 
 import fedjax_het as fh
@@ -82,22 +83,24 @@ def reading_validation_rows():
   return fh.federated(part._replace(update=update, needs=part.needs._replace(sees_data=("update",))))
 
 
+OTHERS = {
+  "local only": lambda: fh.federated(local_only(model())),
+  "a model with norms": lambda: fh.federated(
+    fh.ditto(fh.models.from_flax(Normed(), SHAPE, CLASSES, head=("Dense_1",)), **LOCAL)
+  ),
+  "a control variate": lambda: fh.federated(fh.scaffold(model(), **LOCAL), server=fh.server.adam()),
+  "all clients in each round": lambda: fh.federated(fh.fedavg(model(), **LOCAL), fh.mixing.aaggff_s()),
+  "lost uploads": lambda: fh.federated(
+    fh.fedavg(model(), **LOCAL), participation=fh.participation.uniform(dropout=0.5)
+  ),
+  "validation rows": reading_validation_rows,
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "make",
-  [
-    lambda: fh.federated(local_only(model())),
-    lambda: fh.federated(fh.ditto(fh.models.from_flax(Normed(), SHAPE, CLASSES, head=("Dense_1",)), **LOCAL)),
-    lambda: fh.federated(fh.scaffold(model(), **LOCAL), server=fh.server.adam()),
-    lambda: fh.federated(fh.fedavg(model(), **LOCAL), fh.mixing.aaggff_s()),
-    lambda: fh.federated(fh.fedavg(model(), **LOCAL), participation=fh.participation.uniform(dropout=0.5)),
-    reading_validation_rows,
-  ],
-  ids=["local only", "a model with norms", "a control variate", "all clients in each round", "lost uploads",
-       "validation rows"],
-)  # fmt: skip
-def test_others_keep_them_too(make, data):
-  testing.check(Trial(make(), data, fewest=2))
+@pytest.mark.parametrize("name", with_every(OTHERS, "a model with norms", "validation rows"))
+def test_others_keep_them_too(name, data):
+  testing.check(Trial(OTHERS[name](), data, fewest=2))
 
 
 def changed(change):

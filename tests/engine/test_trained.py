@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import in_other_tests, with_every
 from flax import linen as nn
 from small_parts import linear
 
@@ -62,7 +63,9 @@ def own_rows(x, data, number):
 
 
 @pytest.mark.filterwarnings("ignore:knn_per chooses")
-@pytest.mark.parametrize("name", ["ditto", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS)])
+@pytest.mark.parametrize(
+  "name", ["ditto", *(pytest.param(name, marks=in_other_tests(name)) for name in METHODS)]
+)
 def test_predictions_are_the_run_s_own_row_by_row(name):
   x, data, result = ran(name)
   used = result.trained
@@ -95,7 +98,9 @@ def test_the_global_model_predicts_and_wrong_names_are_named():
 
 @pytest.mark.filterwarnings("ignore:knn_per chooses")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+  "name", with_every(METHODS, "superfed_mm", "apfl", "ditto", "superfed_mm of a normed model")
+)
 def test_a_saved_model_predicts_the_same(name, tmp_path):
   x, _, result = ran(name)
   result.trained.save(tmp_path / "models.npz")

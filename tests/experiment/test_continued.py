@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from cases import with_every
 from launching import records, small, start
 from test_launcher import final_state
 
@@ -133,7 +134,7 @@ def test_checkpoints_that_a_longer_run_does_not_go_through_are_no_start_of_it(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("old", [6, 7])
+@pytest.mark.parametrize("old", with_every([6, 7], 6))
 def test_a_complete_run_goes_on_to_the_bits_of_one_that_was_begun_so(whole, tmp_path, old):
   run = tmp_path / "run"
   same = {"algorithm__start": None, "algorithm__start_round": 2}
@@ -189,7 +190,7 @@ def test_a_complete_sweep_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writes", range(3))
+@pytest.mark.parametrize("writes", with_every(range(3), 1))
 def test_a_kill_while_a_sweep_s_rounds_become_more_is_made_good(tmp_path, monkeypatch, writes):
   def run(rounds):
     return sweep.run_sweep(plain(rounds=rounds), {"seed": [0, 5]}, str(tmp_path), Where(devices=1))

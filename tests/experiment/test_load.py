@@ -7,7 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from cases import REPRESENTATIVE
+from cases import REPRESENTATIVE, with_every
 
 import fedjax_het as fh
 from fedjax_het.compare.content import content
@@ -81,7 +81,9 @@ def test_a_model_file_is_read_as_it_was_written(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["superfed_mm", "fedrep", "sosicfl", "scaffold"])
+@pytest.mark.parametrize(
+  "algorithm", with_every(["superfed_mm", "fedrep", "sosicfl", "scaffold"], "superfed_mm", "fedrep")
+)
 def test_a_loaded_run_predicts_its_own_test_rows(algorithm, tmp_path):
   config = configured(written(tmp_path), algorithm)
   run_experiment(config, tmp_path / "run")

@@ -42,7 +42,11 @@ PAIRS = [
 
 QUICK = (0, 3, 10)  # one of a kind; the others are left to --all
 CASES = [
-  pytest.param(*pair, marks=[] if i in QUICK else pytest.mark.slow, id=f"{type(pair[0]).__name__}{i}")
+  pytest.param(
+    *pair,
+    marks=[] if i in QUICK else [pytest.mark.slow, *([pytest.mark.by_hand] if i % 3 else [])],
+    id=f"{type(pair[0]).__name__}{i}",
+  )
   for i, pair in enumerate(PAIRS)
 ]
 

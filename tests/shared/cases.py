@@ -1,6 +1,8 @@
 """A small algorithm for every method of the table: settings offered to all, and what a few need instead."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +84,7 @@ BY_HAND = {
   "heurfedamp", "fedcac", "fedas", "pfedhn", "fd", "fedsmoo", "gpfl", "fedprox", "lg_fedavg", "superfed_lm",
   "sosicfl", "fedala", "feddbe", "fedfomo", "apple", "fml", "uniform", "qffl", "term", "propfair",
   "multi_krum", "yogi", "adagrad", "system: constant", "system: trace", "fedkd", "fedgen",
+  "fedper", "sosicfl_all", "local", "norm_bound", "afl",
 }  # fmt: skip
 # One method of each form, with which `pytest --all` tests what all methods go through.
 REPRESENTATIVE = {
@@ -193,3 +196,13 @@ def in_other_tests(name: str) -> list[pytest.MarkDecorator]:
 def slow_or_by_hand(name: str) -> list[pytest.MarkDecorator]:
   """Marks of the promises of a method or a condition that is not tested by default."""
   return [pytest.mark.slow, *([pytest.mark.by_hand] if name in BY_HAND else [])]
+
+
+def with_every(values: Iterable[Any], *tried: Any) -> list[Any]:
+  """A test's parameters, of which those that are not `tried` wait for --every; a tuple is one of several."""
+  return [
+    own
+    if own in tried
+    else pytest.param(*(own if isinstance(own, tuple) else [own]), marks=pytest.mark.by_hand)
+    for own in values
+  ]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import with_every
 from changed_configs import with_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,7 +118,7 @@ def test_pictures_of_many_clients_and_without_the_truth(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ifca", "fedem"])
+@pytest.mark.parametrize("name", with_every(["ifca", "fedem"], "fedem"))
 def test_a_run_reports_where_its_clients_are(tmp_path, name):
   """In agreement with the client part's own choice, on one and on several devices."""
   config = with_values(

@@ -8,6 +8,7 @@ import jax
 import matplotlib.image
 import numpy as np
 import pytest
+from cases import with_every
 from launching import records, small, start
 from small_parts import (
   SIZES,
@@ -238,7 +239,7 @@ def test_nobody_is_judged_where_nothing_is_due_or_it_has_diverged():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedevg", "superfed_mm", "scaffold"])
+@pytest.mark.parametrize("name", with_every(["fedevg", "superfed_mm", "scaffold"], "fedevg", "scaffold"))
 def test_methods_of_other_kinds(tmp_path, name):
   """A synthetic set is judged as it is; other methods' global models are trained on like any."""
   own = {"algorithm": {"name": name}, "steps": [2]}
@@ -251,7 +252,7 @@ def test_methods_of_other_kinds(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device_rows", [None, 2400])
+@pytest.mark.parametrize("device_rows", with_every([None, 2400], 2400))
 def test_members_of_a_sweep_have_their_own(tmp_path, device_rows):
   """Each seed its own clients, and so another number of rows; each member is its own run."""
   config, grid = apart(steps=[2], record_losses=True), {"seed": [0, 5], "local.lr": [0.05, 0.1]}

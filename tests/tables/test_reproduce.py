@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from quick_compiler import environment
+from forked import forked
 from tiny_table import CONFIG, PRINTED, tiny_table, unchanged
 
 from fedjax_het.config.override import change
@@ -266,14 +266,13 @@ def test_seeds_as_one_program_are_their_own_runs(table, tmp_path):
 def test_the_command(tmp_path):
   (tmp_path / "tiny.py").write_text(CONFIG)
   (tmp_path / "tiny.csv").write_text(PRINTED)
-  command = [sys.executable, "-m", "fedjax_het.reproduce", f"--table={tmp_path}/tiny.py", "--where=lr=0.05",
-             f"--workdir={tmp_path}/runs", "--seeds=0,1", "--against=FedAvg",
-             "--config.rounds=3"]  # fmt: skip
+  flags = [f"--table={tmp_path}/tiny.py", "--where=lr=0.05", f"--workdir={tmp_path}/runs", "--seeds=0,1",
+           "--against=FedAvg", "--config.rounds=3"]  # fmt: skip
+  with forked(COLUMNS="100") as run:
+    check_command(lambda *more: run("fedjax_het.reproduce", [*flags, *more], tmp_path), tmp_path)
 
-  def start(*more: str) -> subprocess.CompletedProcess:
-    env = environment(PYTHONPATH=str(ROOT), COLUMNS="100")
-    return subprocess.run([*command, *more], capture_output=True, text=True, env=env, cwd=tmp_path)
 
+def check_command(start, tmp_path):
   planned = start("--dry_run")
   assert "0 of 4 runs" in planned.stdout and not (tmp_path / "runs").exists(), planned.stderr
   whole = start()

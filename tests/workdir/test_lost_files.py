@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from cases import with_every
 from launching import records, small, start
 from matplotlib.figure import Figure
 
@@ -116,7 +117,7 @@ def test_a_record_that_is_changed_under_the_run_is_written_again(tmp_path, caplo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", LOSSES)
+@pytest.mark.parametrize("how", with_every(LOSSES, *list(LOSSES)[::3]))
 def test_a_resumed_run_says_what_its_record_lost_and_has_it_again(whole, copy, how, caplog):
   (copy / "summary.json").unlink()
   before = lines(copy)
@@ -213,7 +214,7 @@ def test_a_folder_that_goes_between_two_writes_ends_the_run_with_the_same_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["metrics.jsonl", "checkpoints", "figures", "config.json"])
-@pytest.mark.parametrize("at", [2, 3])
+@pytest.mark.parametrize("at", with_every([2, 3], 3))
 def test_what_is_removed_under_a_run_is_there_at_its_end(whole, tmp_path, after, what, at):
   run = tmp_path / "run"
 

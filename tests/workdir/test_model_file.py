@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from cases import with_every
 from launching import small
 
 from fedjax_het.config.plan import plan
@@ -125,7 +126,10 @@ def test_each_member_of_a_sweep_has_its_own_and_a_missing_one_is_written(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["superfed_mm", "fedrep", "sosicfl_plus", "scaffold", "apfl"])
+@pytest.mark.parametrize(
+  "name",
+  with_every(["superfed_mm", "fedrep", "sosicfl_plus", "scaffold", "apfl"], "superfed_mm", "sosicfl_plus"),
+)
 def test_the_same_bytes_on_any_number_of_devices(tmp_path, name):
   for i, where in enumerate([Where(devices=1), Where(devices=2)]):
     run(tmp_path / str(i), where, algorithm={"name": name})
