@@ -10,6 +10,7 @@ import liars
 import numpy as np
 import pytest
 import scipy.stats
+from cases import with_every
 from small_parts import SIZES, federation, linear, mlp, scaffold
 from wide_parts import addressed, prototypes
 
@@ -256,7 +257,7 @@ ATTACKS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", with_every(ATTACKS, "alie", "mimic"))
 def test_the_bits_are_the_same_on_any_number_of_devices_and_in_any_chunks(name):
   algorithm = fh.federated(
     scaffold(linear()), attack=ATTACKS[name](), uploads=[fh.uploads.quantize()],

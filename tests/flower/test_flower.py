@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import federation, linear, mlp
 from wide_parts import addressed, mime, prototypes
 
@@ -70,7 +71,7 @@ def test_scaffold_is_as_simulated_also_if_an_answer_is_lost(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampled", [None, 2])
+@pytest.mark.parametrize("sampled", with_every([None, 2], 2))
 @pytest.mark.parametrize(
   "name", ["fedavg", "ditto", "superfed_mm", "prototypes", "addressed", "afl", "median", "quantized"]
 )

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import federation, float64, linear, linear_loss_and_gradient, mlp, round_draws, walk
 
 import fedjax_het as fh
@@ -175,7 +176,7 @@ def test_own_probabilities_stay_and_blocks_take_turns(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cohort", [2, 4, 5])
+@pytest.mark.parametrize("cohort", with_every([2, 4, 5], 5))
 def test_any_number_of_devices_has_the_same_bits(cohort):
   """Cohorts below, at and above the number of devices, on ragged clients with partial work."""
   client = fh.superfed(mlp(), lr=0.05, epochs=2, batch_size=4)
@@ -185,7 +186,7 @@ def test_any_number_of_devices_has_the_same_bits(cohort):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["available", "cyclic", "uniform"])
+@pytest.mark.parametrize("name", with_every(["available", "cyclic", "uniform"], "available"))
 def test_rows_and_states_on_the_host_change_nothing(name):
   part = {
     "available": participation.available(0.6, 0.3, dropout=0.2, least_work=0.4),

@@ -6,6 +6,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from cases import with_every
 from small_parts import SIZES, federation, linear, mlp, scaffold, sgld, synthesis
 from wide_parts import prototypes
 
@@ -100,7 +101,7 @@ ALGORITHMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", with_every(ALGORITHMS, *list(ALGORITHMS)[::3]))
 def test_the_bits_are_the_same_on_any_number_of_devices_and_in_any_chunks(name):
   """Also where a client is cut into two pieces, and where the host keeps its errors."""
   algorithm = ALGORITHMS[name]()
