@@ -64,7 +64,7 @@ def left(algorithm, devices, lengths=(ROUNDS,)):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", with_every(NAMES, "superfed_mm", "fedevg"))
 def test_the_bits_are_the_same_on_one_device_and_on_two_and_after_a_stop(name):
   one, infos = left(together(name), 1)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((one, infos.clients)))

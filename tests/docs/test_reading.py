@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import algorithm as algorithm_of
-from cases import cases
+from cases import cases, with_every
 from changed_configs import with_values
 from ml_collections import ConfigDict
 from small_parts import SIZES, federation, mlp
@@ -210,7 +210,9 @@ def test_the_page_names_every_figure_and_file():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", configurations())
+@pytest.mark.parametrize(
+  "name", with_every(configurations(), "watched", "statistics", "synthetic", "simplex", "graph", "clusters")
+)
 def test_every_picture_is_drawn_again_from_the_files_alone(name, tmp_path, monkeypatch):
   """The same picture, of every study."""
   run, config = str(tmp_path), configurations()[name]
