@@ -305,13 +305,7 @@ def test_a_run_with_a_robust_mixing_has_the_same_bits_on_any_number_of_devices(n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "name",
-  with_every(
-    ["median", "trimmed_mean", "geometric_median", "centered_clipping", "bulyan", "krum", "multi_krum",
-     "norm_bound"], "median", "bulyan", "multi_krum",
-  ),
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["median", "bulyan", "multi_krum"])
 def test_a_run_with_dropouts_is_finite_and_the_same_on_any_number_of_devices(name):
   """Most rounds have absentees, and some nobody, in which the aggregation's state stays too."""
   if hasattr(fh.mixing, name):
