@@ -11,6 +11,7 @@ Clients with equal a_i make it FedAvg. Running statistics are averaged by p.
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedjax_het.errors import SettingError
 from fedjax_het.mixing.responses import beyond_one
@@ -47,7 +48,9 @@ def fednova() -> Mixing:
 
     def scale(feedback: Feedback) -> jax.Array:
       assert feedback.steps is not None
-      return normalised(shares_of_examples(feedback), counted(feedback.steps, feedback.round))
+      # One client at a time: over [S] the last bits of the momentum's powers depend on the number of devices.
+      each = lax.map(lambda steps: counted(steps, feedback.round), feedback.steps)
+      return normalised(shares_of_examples(feedback), each)
 
     return part._replace(scale=scale, adapt_to=None)
 
