@@ -26,9 +26,18 @@ from fedjax_het.settings import NonNegative, Positive, Weight, checked
 
 
 def calibrated_by(given: LocalSettings, rule: str, strength: Any, name: str) -> LocalSettings:
-  """Returns local settings with a method's own calibration and strength, and refuses given ones.
+  """Returns local settings with the calibration of the losses that a method consists of, and its strength.
 
   A traced `calibration_strength` passes, since a run's numbers are checked before they are traced.
+
+  Args:
+    given: the local settings of the run.
+    rule: the calibration, one of `LocalSettings`.
+    strength: its strength.
+    name: the method's name, for the errors.
+
+  Raises:
+    SettingError: `given` has another calibration, or a strength of its own.
   """
   own = given.get("calibration_strength", 1.0)
   if not isinstance(own, jax.Array) and own != 1.0:

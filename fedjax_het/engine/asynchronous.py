@@ -137,9 +137,9 @@ def since(values: Sequence[str], uploads: Message, broadcast: Message, new: jax.
   """Returns waiting uploads as differences from what their clients received, u - θ.
 
   Args:
-    values: fields that are kept as values, see `as_of_now`.
-    uploads: the uploads, each leaf [n, ...].
-    broadcast: θ.
+    values: the message's fields that have u itself in all uploads, see `as_of_now`.
+    uploads: the uploads u, each leaf [n, ...].
+    broadcast: θ, what the server sends in this round.
     new: whose clients trained on `broadcast`, bool [n]; the others' uploads are differences already.
   """
 

@@ -118,10 +118,17 @@ def take_up_members(
   olds: Sequence[int | None],
   whole: Config,
 ) -> None:
-  """Turns a sweep's folder, and then each of its members', into one of T rounds, see `take_up`.
+  """Turns a sweep of T_old rounds into one of T rounds, its own folder first, see `take_up`.
 
-  While a member is left, its config.json says T_old, so that a call after a kill does this again. The
-  members' checkpoints, which are copies of the sweep's last one, are removed.
+  A member that has not been turned yet has T_old in its config.json, so that a call after a kill goes on with
+  it. The members' checkpoints, which are copies of the sweep's last one, are removed.
+
+  Args:
+    root: the sweep's folder.
+    runs: the members' folders.
+    plans: each member's plan, of T rounds.
+    olds: each member's T_old, None where it has T rounds already.
+    whole: the sweep's configuration.
   """
   if found := [old for old in olds if old is not None]:
     take_up(root, plans[0], found[0], whole)

@@ -103,7 +103,7 @@ def _worth(task: Task) -> dict[str, float]:
 
 
 def _floor(task: Task) -> float:
-  """Returns a bound on `_worth`, q - 1.5 (max - q) for its 10 % quantile q; below it nothing is drawn."""
+  """Returns the lowest `_worth` that is drawn, q - 1.5 (max - q) for the 10 % quantile q of all rows."""
   worth = [*_worth(task).values()]
   low, high = np.quantile(worth, 0.1), max(worth)
   return float(low - 1.5 * (high - low))

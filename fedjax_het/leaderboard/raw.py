@@ -36,7 +36,7 @@ def read_task(folder: Path, task: str, methods: Iterable[str]) -> dict[str, dict
 
 
 def lasting(tree: Any) -> Any:
-  """Returns raw figures, or a part of them, without seconds and provenance: what runs have in common."""
+  """Returns raw figures, or a part of them, without seconds and provenance, which differ from run to run."""
   if not isinstance(tree, Mapping):
     return tree
   return {name: lasting(own) for name, own in tree.items() if name not in CHANGING}

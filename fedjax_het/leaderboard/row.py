@@ -99,7 +99,12 @@ def make_row(
 
 
 def by_seed(summaries: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, Any]]:
-  """Returns seed -> `figures` of the runs of a row's seeds, in the order of `SEEDS`."""
+  """Returns the figures of a row's reported runs: seed, as text -> `figures`.
+
+  Args:
+    summaries: the summary.json of each run, one for each of `SEEDS`, in their order.
+    metric: the task's headline metric.
+  """
   return {str(seed): figures(own, metric) for seed, own in zip(SEEDS, summaries)}
 
 

@@ -97,8 +97,11 @@ class Rounds(NamedTuple):
 
 
 def neighbours_of(accountant: str) -> str:
-  """Returns "add-or-remove-one" or "replace-one": how far two data sets are apart whose outputs the ε of the
-  accountant of this name, such as "PLD", bounds.
+  """Returns the neighbouring relation of an accountant's ε: "add-or-remove-one" or "replace-one".
+
+  Args:
+    accountant: its name, such as "PLD", which counts a client (or example) that is absent in the other data
+      set; the others count one that is replaced.
   """
   return "add-or-remove-one" if accountant == "PLD" else "replace-one"
 

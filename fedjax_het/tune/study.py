@@ -160,7 +160,7 @@ def best_of(trials: list[Trial], maximize: bool) -> Trial:
 
 
 def _has_float(own: Dimension) -> bool:
-  """Returns whether a dimension of the space is a list of numbers, at least one of them a float."""
+  """Returns whether a dimension of the space is a list, not a range, with a float among its values."""
   return not isinstance(own, Span) and any(isinstance(value, float) for value in own)
 
 

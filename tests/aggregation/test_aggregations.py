@@ -32,6 +32,7 @@ PARTS = {  # name -> (the part, its oracle of (u [S, D], the broadcast [D]))
   "bulyan of one": (aggregation.bulyan(1), lambda u, _: liars.bulyan(u, 1)),
   "bulyan of none": (aggregation.bulyan(0), lambda u, _: u.mean(0)),
 }
+RULES, MIXED = [name for name in PARTS if "of" not in name], ["krum", "multi_krum", "norm_bound"]
 
 
 def combined(part, uploads, broadcast, state=None, p=P, present=None):
@@ -285,9 +286,7 @@ def trained(algorithm, devices, lengths=(3,), batch=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "name", with_every([name for name in PARTS if "of" not in name], "geometric_median", "centered_clipping")
-)
+@pytest.mark.parametrize("name", with_every(RULES, "geometric_median", "centered_clipping"))
 def test_a_run_has_the_same_bits_on_any_number_of_devices_and_in_any_chunks(name):
   part = aggregation.bulyan() if name == "bulyan" else PARTS[name][0]
   algorithm = fh.federated(scaffold(linear()), aggregation=part)
@@ -298,20 +297,18 @@ def test_a_run_has_the_same_bits_on_any_number_of_devices_and_in_any_chunks(name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["krum", "multi_krum", "norm_bound"])
+@pytest.mark.parametrize("name", MIXED)
 def test_a_run_with_a_robust_mixing_has_the_same_bits_on_any_number_of_devices(name):
   algorithm = fh.federated(fedavg(), getattr(fh.mixing, name)())
   chex.assert_trees_all_equal(*(trained(algorithm, devices) for devices in (1, 2)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["median", "bulyan", "multi_krum"])
+@pytest.mark.parametrize("name", with_every([*RULES, *MIXED], "median", "bulyan", "multi_krum"))
 def test_a_run_with_dropouts_is_finite_and_the_same_on_any_number_of_devices(name):
   """Most rounds have absentees, and some nobody, in which the aggregation's state stays too."""
-  if hasattr(fh.mixing, name):
-    chosen = dict(mixing=getattr(fh.mixing, name)())
-  else:
-    chosen = dict(aggregation=getattr(aggregation, name)())
+  kind, module = ("mixing", fh.mixing) if name in MIXED else ("aggregation", aggregation)
+  chosen = {kind: getattr(module, name)()}
   part = fh.participation.available(0.3, dropout=0.3)
   algorithm = fh.federated(fedavg(), participation=part, attack=fh.attacks.alie(0.2, None), **chosen)
   one = trained(algorithm, 1, (8,))

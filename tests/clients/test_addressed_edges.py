@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import with_every
 from flax import linen as nn
 from many_rounds import row
 from one_round import CLIENT, LOCAL, like
@@ -156,13 +157,7 @@ MAKES = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:fedfomo compares")
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=[] if name in ("fedamp", "fedfomo", "fedpac") else pytest.mark.by_hand)
-    for name in MAKES
-  ],
-)
+@pytest.mark.parametrize("name", with_every(MAKES, "fedamp", "fedfomo", "fedpac"))
 def test_running_statistics_travel_with_the_models(name, ragged):
   model = fh.models.from_flax(Net(), (4,), 3, head=("head",))
   part = MAKES[name](model, SIZES, **LOCAL)

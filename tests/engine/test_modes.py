@@ -22,7 +22,6 @@ from fedjax_het.program.where import Where
 from fedjax_het.tables import reproduce
 
 QUICK = {"fedavg", "aaggff_s"}
-EAGER = {"superfed_mm"}  # half a minute each; conformance has each method's update
 EVERY_METHOD = [pytest.param(name, marks=[] if name in QUICK else in_other_tests(name)) for name in cases()]
 
 
@@ -246,13 +245,8 @@ def test_without_jit_the_search_says_where():
 # Without jit.
 
 
-@pytest.mark.parametrize(
-  "method",
-  [
-    pytest.param(name, marks=pytest.mark.slow if name in EAGER else [pytest.mark.slow, pytest.mark.by_hand])
-    for name in cases()
-  ],
-)
+@pytest.mark.slow  # half a minute each; conformance has each method's update
+@pytest.mark.parametrize("method", with_every(cases(), "superfed_mm"))
 @pytest.mark.filterwarnings("ignore:No client is nearest", "ignore:Regions of")  # three clients, small ones
 def test_without_jit_a_run_is_the_compiled_one_but_for_rounding(method):
   sizes = (5, 1, 3)

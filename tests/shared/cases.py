@@ -199,10 +199,9 @@ def slow_or_by_hand(name: str) -> list[pytest.MarkDecorator]:
 
 
 def with_every(values: Iterable[Any], *tried: Any) -> list[Any]:
-  """A test's parameters, of which those that are not `tried` wait for --every; a tuple is one of several."""
-  return [
-    own
-    if own in tried
-    else pytest.param(*(own if isinstance(own, tuple) else [own]), marks=pytest.mark.by_hand)
-    for own in values
-  ]
+  """A test's parameters, of which those that are not `tried` wait for --every.
+
+  A tuple holds the values of several parameters.
+  """
+  rows = [(own, own if isinstance(own, tuple) else (own,)) for own in values]
+  return [pytest.param(*row, marks=() if own in tried else pytest.mark.by_hand) for own, row in rows]
