@@ -17,7 +17,8 @@ epochs and batch size.
 some seeds draw harder clients; the comparison leaves that out, because it is of the differences within each
 seed. Methods are compared with the best one. Those that cannot be told apart from it are the first group:
 they come first, in alphabetical order, and no order among them is claimed. The others follow by their means;
-nothing is claimed of the order among those either ([how](#how-methods-are-compared))."""
+nothing is claimed of the order among those either ([how](#how-methods-are-compared)). What stays of it
+when uploads are lost, rounded, attacked or private: [MNIST under conditions](leaderboard/conditions.md)."""
 HOW = """## How methods are compared
 
 By Hsu's multiple comparisons with the best, with the methods as treatments and the seeds as blocks. The
