@@ -138,7 +138,7 @@ def write(cells: Mapping[str, Any], methods: Sequence[str]) -> None:
     beside = MANY if name == PRIVATE else "none"
     both = [one for one in compared[name] if one in compared[beside]]
     means = [[np.mean([*compared[which][one].values()]) for one in both] for which in (beside, name)]
-    tau = "–" if name == beside else f"{kendalltau(*means).statistic:.2f} with {beside}"
+    tau = "–" if name == beside or len(both) < 2 else f"{kendalltau(*means).statistic:.2f} with {beside}"
     margin = "–" if group.margin is None else f"{100 * group.margin:.1f}"
     lines.append(f"| {name} | {len(compared[name])} | {', '.join(group.first)} | {margin} | {tau} |")
   reasons = [
