@@ -52,6 +52,19 @@ def over(weights: jax.Array, leaf: jax.Array) -> jax.Array:
   return weights.reshape(*weights.shape, *[1] * (leaf.ndim - weights.ndim))
 
 
+def same_form(first: PyTree, second: PyTree) -> bool:
+  """Returns whether two trees have the same structure and leaves of the same shapes.
+
+  Trees of shapes are no way to tell: the shape of a number, (), equals an empty tree.
+  """
+
+  def form(tree: PyTree) -> tuple[list[tuple[int, ...]], Any]:
+    leaves, structure = jax.tree.flatten(tree)
+    return [jnp.shape(leaf) for leaf in leaves], structure
+
+  return form(first) == form(second)
+
+
 def in_kind_of(stacked: PyTree, found: PyTree) -> PyTree:
   """Returns one vector, `found`, in the dtypes of the vectors; to the nearest for whole numbers."""
 

@@ -12,7 +12,7 @@ from fedjax_het.engine.placement import rounded
 from fedjax_het.engine.shown import with_rows
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Attack, ClientUpdate, Message, PyTree
-from fedjax_het.vectors import over
+from fedjax_het.vectors import over, same_form
 
 
 def dishonest(key: jax.Array, share: float | jax.Array, num_clients: int) -> jax.Array:
@@ -66,13 +66,13 @@ def forged(
 
   def base(field: str) -> PyTree:
     own, start = getattr(uploads, field), getattr(broadcast, field)
-    alike = jax.tree.map(lambda leaf: leaf.shape[1:], own) == jax.tree.map(jnp.shape, start)
-    return start if alike and of_model else jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), own)
+    alike = of_model and same_form(jax.tree.map(lambda leaf: leaf[0], own), start)
+    return start if alike else jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), own)
 
   bases = Message(*map(base, Message._fields))
   updates = jax.tree.map(lambda u, z: u.astype(jnp.float32) - z.astype(jnp.float32), uploads, bases)
   found = attack.forge(key, updates, liars, present)
-  if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, updates):
+  if not same_form(found, updates):
     raise SettingError("attack's forge", attack.name, "returns another form", "Return updates as given.")
 
   def put(upload: jax.Array, start: jax.Array, own: jax.Array) -> jax.Array:

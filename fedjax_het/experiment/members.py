@@ -18,6 +18,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment.build import Experiment, build, notes_of, settled, with_prepared
 from fedjax_het.methods import CLIENTS
 from fedjax_het.program.where import Where
+from fedjax_het.vectors import same_form
 from fedjax_het.workdir.folder import TABLE, Workdir, read_json, read_record
 
 
@@ -162,8 +163,7 @@ def _may_be(path: str, settings: Collection[str]) -> bool:
 
 def _stacked(prepared: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> Any:
   """Stacks the members' prepared arguments, each leaf [M, ...]."""
-  kinds = {str(jax.tree.map(np.shape, own)) for own in prepared}
-  if len(kinds) > 1:
+  if not all(same_form(own, prepared[0]) for own in prepared):
     raise SettingError(
       "sweep", [*swept], "one of these changes the program itself", "Start a run of its own for each value."
     )

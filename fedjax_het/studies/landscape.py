@@ -39,6 +39,7 @@ from fedjax_het.studies.stored import arrays_of, short, write_arrays
 from fedjax_het.studies.study import Moment, Options, Study, Watched
 from fedjax_het.studies.text import number
 from fedjax_het.tasks import Task
+from fedjax_het.vectors import same_form
 
 PyTree = Any
 FILE = "landscape.npz"
@@ -218,7 +219,7 @@ class Landscape(Study):
       assert isinstance(run.model, Model)
       client, key = run.algorithm.client, jax.random.key(0)
       own, wanted = jax.eval_shape(client.init_broadcast, key).params, jax.eval_shape(run.model.init, key)
-      if jax.tree.map(np.shape, own) != jax.tree.map(np.shape, wanted):
+      if not same_form(own, wanted):
         problem = f"what {client.name} broadcasts is no single model, through which a plane could go"
         raise SettingError("landscape.others", tuple(files), problem, "Leave it out.")
       others_of(run.model, files)

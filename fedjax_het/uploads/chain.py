@@ -27,6 +27,7 @@ from fedjax_het.parts import (
   Wire,
   in_one_go,
 )
+from fedjax_het.vectors import same_form
 
 TRANSFORMS = 0x75706C64  # folded into a client's key; no step or epoch has this number
 
@@ -110,7 +111,7 @@ class Tensors:
     self._bases = {}
     for field in client.needs.transformed:
       own, base = values_of(upload, field), getattr(broadcast, field)
-      alike = client.needs.uploads_model and jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, base)
+      alike = client.needs.uploads_model and same_form(own, base)
       self._bases[field] = jax.tree.leaves(base) if alike else [jnp.zeros(())] * len(jax.tree.leaves(own))
     self._upload = upload
 
@@ -261,8 +262,7 @@ def transformed(client: ClientUpdate, transforms: Sequence[Upload]) -> ClientUpd
 
 def _check_alike(client: ClientUpdate, broadcast: Message, upload: Message) -> None:
   for field in client.needs.transformed:
-    sent, received = (jax.tree.map(jnp.shape, values_of(own, field)) for own in (upload, broadcast))
-    if sent != received:
+    if not same_form(values_of(upload, field), values_of(broadcast, field)):
       raise SettingError(
         "uploads", "error_feedback", f"{client.name} does not send {field} in the form in which it receives "
         "it, and its clients' errors would have another form than their uploads",

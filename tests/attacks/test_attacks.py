@@ -22,6 +22,7 @@ from fedjax_het.engine.divergence import check_finite, divergence
 from fedjax_het.engine.engine import Engine
 from fedjax_het.engine.round import RoundInfo, of_rounds, over_arrived
 from fedjax_het.engine.run import evaluate
+from fedjax_het.vectors import same_form
 
 S, BAD = 11, np.arange(11) % 4 == 2
 LOCAL = dict(lr=0.1, epochs=1, batch_size=4)
@@ -69,6 +70,21 @@ def test_an_attack_sees_those_that_arrive():
     own, found, base = sent(FORMULAS[name][0], present=present)
     expected = np.broadcast_to(base + formula(own - base), own.shape)
     np.testing.assert_allclose(found[BAD], expected[BAD], rtol=1e-5, atol=1e-5)
+
+
+def test_a_number_has_not_the_form_of_nothing():
+  assert not same_form(jnp.float32(1.0), ()) and not same_form((), jnp.float32(1.0))
+  assert not same_form({"w": jnp.zeros(2)}, {"w": jnp.zeros(3)}) and not same_form([1.0], (1.0,))
+  assert same_form({"w": (jnp.zeros(2), 1.0)}, {"w": (np.ones(2), jnp.int32(3))})
+
+
+def test_a_number_that_the_broadcast_has_not_is_its_own_update():
+  """As FedAS sends one; its shape, (), is also the broadcast's empty field."""
+  uploads, broadcast = liars.cohort(S, 0)
+  numbers = jnp.arange(1.0, S + 1.0)
+  sends = uploads._replace(extra=numbers), jnp.asarray(BAD), broadcast._replace(extra=())
+  found = forged(attacks.sign_flip(scale=3.0), jax.random.key(0), *sends, jnp.ones(S, bool), True)
+  np.testing.assert_array_equal(found.extra, np.where(BAD, -3.0 * numbers, numbers))
 
 
 def test_noise_is_gaussian_and_of_each_its_own():
