@@ -146,10 +146,13 @@ def fedas(
 
 
 def by_information() -> Mixing:
-  """Returns the mixing part p_i = T_i / Σ_j T_j, T_i = `Message.extra` of an upload; n_i / n if all are 0."""
+  """Returns the mixing part p_i = T_i / Σ_j T_j, T_i = `Message.extra` of an upload; n_i / n if all are 0.
+
+  A sum of squares is not negative: a T_i below 0, as a dishonest client may send it, counts as 0.
+  """
 
   def update(state: Any, feedback: Feedback) -> tuple[jax.Array, Any]:
-    traces = feedback.uploads().extra
+    traces = jnp.maximum(feedback.uploads().extra, 0.0)
     total = traces.sum()
     own = traces * (1.0 / jnp.where(total > 0, total, 1.0))
     return jnp.where(total > 0, own, shares_of_examples(feedback)), state

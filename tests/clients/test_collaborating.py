@@ -188,6 +188,7 @@ def test_fedas_mixes_by_information():
 
   np.testing.assert_allclose(p([1.0, 4.0, 3.0]), [0.125, 0.5, 0.375])
   np.testing.assert_allclose(p([0.0, 0.0, 0.0]), [0.125, 0.25, 0.625])
+  np.testing.assert_allclose(p([-3.0, 1.0, 3.0]), [0.0, 0.25, 0.75])  # as a dishonest client may send it
 
 
 @pytest.mark.slow
