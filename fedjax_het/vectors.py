@@ -52,6 +52,11 @@ def over(weights: jax.Array, leaf: jax.Array) -> jax.Array:
   return weights.reshape(*weights.shape, *[1] * (leaf.ndim - weights.ndim))
 
 
+def form_of_one(stacked: PyTree) -> PyTree:
+  """Returns the form of one of the vectors: each leaf [S, ...] as a `jax.ShapeDtypeStruct` of [...]."""
+  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked)
+
+
 def same_form(first: PyTree, second: PyTree) -> bool:
   """Returns whether two trees have the same structure and leaves of the same shapes.
 

@@ -146,9 +146,10 @@ def fedas(
 
 
 def by_information() -> Mixing:
-  """Returns the mixing part p_i = T_i / Σ_j T_j, T_i = `Message.extra` of an upload; n_i / n if all are 0.
+  """Returns FedAS's mixing part: p_i = T_i / Σ_j T_j, or n_i / n if all T are 0.
 
-  A sum of squares is not negative: a T_i below 0, as a dishonest client may send it, counts as 0.
+  A client uploads its trace T_i as `Message.extra`. A sum of squares is not negative: a T_i below 0, as a
+  dishonest client may send it, counts as 0.
   """
 
   def update(state: Any, feedback: Feedback) -> tuple[jax.Array, Any]:

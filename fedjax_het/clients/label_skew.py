@@ -26,7 +26,7 @@ from fedjax_het.settings import NonNegative, Positive, Weight, checked
 
 
 def calibrated_by(given: LocalSettings, rule: str, strength: Any, name: str) -> LocalSettings:
-  """Returns local settings with the calibration of the losses that a method consists of, and its strength.
+  """Returns local settings with the calibrated loss by which a method is defined, such as FedLC's.
 
   A traced `calibration_strength` passes, since a run's numbers are checked before they are traced.
 

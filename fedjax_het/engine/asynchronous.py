@@ -24,7 +24,7 @@ from fedjax_het.engine.pool import Flights
 from fedjax_het.engine.round import RoundInfo, figures_of, round_step, sampling_of, server_step
 from fedjax_het.engine.state import State
 from fedjax_het.parts import Algorithm, Context, Draw, Feedback, Message, Pooled, PyTree
-from fedjax_het.vectors import over
+from fedjax_het.vectors import form_of_one, over, same_form
 
 FIELDS = ("params", "extra", "even", "stats")  # that staleness weighs by what they have beside the broadcast
 
@@ -156,14 +156,10 @@ def of_fields(
 
   A field that has not the broadcast's form is left as it is.
   """
-
-  def shapes(tree: PyTree) -> list[tuple[int, ...]]:
-    return [leaf.shape for leaf in jax.tree.leaves(tree)]
-
   found = {}
   for field in FIELDS:
     own, base = getattr(uploads, field), getattr(broadcast, field)
-    if [shape[1:] for shape in shapes(own)] == shapes(base):
+    if same_form(form_of_one(own), base):
       found[field] = jax.tree.map(functools.partial(function, field), own, base)
   return uploads._replace(**found)
 

@@ -12,6 +12,7 @@ from fedjax_het.engine.state import init_client
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Algorithm, ClientUpdate, Context, Draw, Feedback, Info, Message, Pooled, Speeds
 from fedjax_het.tasks import Task
+from fedjax_het.vectors import form_of_one
 
 PyTree = Any
 
@@ -39,7 +40,7 @@ def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, se
   if not whole or not isinstance(sent[0], Message) or not isinstance(sent[2], Info):
     given = ", ".join(type(one).__name__ for one in sent) if whole else type(sent).__name__
     raise SettingError("client's update", given, "is what it returns", remedy)
-  upload, state, info = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sent)
+  upload, state, info = form_of_one(sent)
   if client.needs.uploads_model:
     check_alike(
       "client's update", upload.params, broadcast.params, "the upload's params", "the broadcast's",
@@ -47,7 +48,7 @@ def checked_clients(client: ClientUpdate, broadcast: Message, before: PyTree, se
     )  # fmt: skip
   if not isinstance(sent[0].pooled, tuple) or sent[0].pooled:
     check_pooled("client's update", broadcast, sent[0].pooled)
-  first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), before)
+  first = form_of_one(before)
   check_alike("client's update", state, first, "the new state", "the state of init", remedy)
   for name, value in info._asdict().items():
     check_scalars(f"info.{name} of the client's update", value)
@@ -70,7 +71,7 @@ def check_pooled(function: str, broadcast: Message, sent: Any) -> None:
   if not isinstance(sent, Pooled):
     problem = "is what it returns for Message.pooled"
     raise SettingError(function, type(sent).__name__, problem, remedy)
-  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sent)
+  one = form_of_one(sent)
   check_alike(function, one.values, broadcast.pooled, "pooled values", "the broadcast's", remedy)
   try:
     each = jax.tree.broadcast(one.weights, one.values)
@@ -167,7 +168,7 @@ def checked_aggregate(uploads: Message, state: PyTree, found: Any) -> tuple[Mess
   if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Message)):
     problem = "is what it returns, and no pair of a message and a state"
     raise SettingError("aggregation's combine", type(found).__name__, problem, remedy)
-  one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), uploads)
+  one = form_of_one(uploads)
   for own, wanted, what, like in zip(found, (one, state), ("aggregate", "state"), ("an upload", "before")):
     check_alike("aggregation's combine", own, wanted, f"the {what}", like, remedy, dtypes=True)
   return found

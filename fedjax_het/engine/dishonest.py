@@ -12,7 +12,7 @@ from fedjax_het.engine.placement import rounded
 from fedjax_het.engine.shown import with_rows
 from fedjax_het.errors import SettingError
 from fedjax_het.parts import Attack, ClientUpdate, Message, PyTree
-from fedjax_het.vectors import over, same_form
+from fedjax_het.vectors import form_of_one, over, same_form
 
 
 def dishonest(key: jax.Array, share: float | jax.Array, num_clients: int) -> jax.Array:
@@ -66,7 +66,7 @@ def forged(
 
   def base(field: str) -> PyTree:
     own, start = getattr(uploads, field), getattr(broadcast, field)
-    alike = of_model and same_form(jax.tree.map(lambda leaf: leaf[0], own), start)
+    alike = of_model and same_form(form_of_one(own), start)
     return start if alike else jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), own)
 
   bases = Message(*map(base, Message._fields))

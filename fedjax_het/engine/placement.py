@@ -25,6 +25,7 @@ from fedjax_het.engine.packing import packing
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.local import unknown
 from fedjax_het.modes import without_jit
+from fedjax_het.vectors import form_of_one
 
 PyTree = Any
 AXIS = "clients"
@@ -139,7 +140,7 @@ def weighted_sum(coefficients: jax.Array, stacked: PyTree, mesh: Mesh | None) ->
     return mean.reshape(leaf.shape[1:])
 
   check_averaged(stacked)
-  packed = packing(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stacked))
+  packed = packing(form_of_one(stacked))
   return constrain(packed.unpack([one(leaf) for leaf in packed.pack(stacked)]), mesh)
 
 

@@ -29,6 +29,7 @@ from fedjax_het.errors import DataError, SettingError, folder_of, reading
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm, Context, Sent
 from fedjax_het.tasks import Task
+from fedjax_het.vectors import form_of_one
 
 PyTree = Any
 PLATFORMS = ("cpu", "cuda", "tpu")  # for which programs are exported
@@ -188,7 +189,7 @@ def trained(
     found = made(sent, [rows_alone(data, i, part) for part in seen], own, jnp.int32(i))
     return shared if uses_shared else found
 
-  example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data.x)
+  example = form_of_one(data.x)
   program = _program(client.task, client.apply, data.scale)
   return Trained(program, example, data.encoder, data.num_clients, shared, personal)
 

@@ -118,10 +118,11 @@ def take_up_members(
   olds: Sequence[int | None],
   whole: Config,
 ) -> None:
-  """Turns a sweep of T_old rounds into one of T rounds, its own folder first, see `take_up`.
+  """Prepares the folders of a sweep of T_old rounds for training on to T rounds, see `take_up`.
 
-  A member that has not been turned yet has T_old in its config.json, so that a call after a kill goes on with
-  it. The members' checkpoints, which are copies of the sweep's last one, are removed.
+  The sweep's own folder comes first. A member that has not been prepared yet has T_old in its config.json, so
+  that a call after a kill goes on with it. The members' checkpoints, which are copies of the sweep's last
+  one, are removed.
 
   Args:
     root: the sweep's folder.

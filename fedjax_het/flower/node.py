@@ -26,6 +26,7 @@ from fedjax_het.flower.arrays import Arrays, Parcel, of_arrays, to_arrays
 from fedjax_het.flower.deployment import Deployment
 from fedjax_het.modes import in_float32
 from fedjax_het.parts import Algorithm, Context, Message, Sent
+from fedjax_het.vectors import form_of_one
 from fedjax_het.workdir.folder import written_at_once
 
 PyTree = Any
@@ -158,9 +159,7 @@ class Node:
     if kind == "query":
       check_fit(lambda: self._deployment.algorithm, [self._data], self._deployment.size, {})
       size = int(np.asarray(self._data.train.size)[self.place])
-      rows = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), [self._data.x, self._data.y]
-      )
+      rows = form_of_one([self._data.x, self._data.y])
       return {}, {"client": self.place, "size": size, "rows": json.dumps(described(rows))}
     arrays, said = parcel
     state = self._before(arrays, said)

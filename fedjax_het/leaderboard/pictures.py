@@ -103,7 +103,10 @@ def _worth(task: Task) -> dict[str, float]:
 
 
 def _floor(task: Task) -> float:
-  """Returns the lowest `_worth` that is drawn, q - 1.5 (max - q) for the 10 % quantile q of all rows."""
+  """Returns the least `_worth` with which a row is in the picture, so that far worse ones do not squeeze it.
+
+  It is q - 1.5 (max - q), where q is the 10 % quantile of the task's rows.
+  """
   worth = [*_worth(task).values()]
   low, high = np.quantile(worth, 0.1), max(worth)
   return float(low - 1.5 * (high - low))

@@ -99,7 +99,7 @@ def make_row(
 
 
 def by_seed(summaries: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, Any]]:
-  """Returns the figures of a row's reported runs: seed, as text -> `figures`.
+  """Returns what the board keeps of a row's runs: seed, as text -> its `figures`, such as the mean.
 
   Args:
     summaries: the summary.json of each run, one for each of `SEEDS`, in their order.

@@ -160,7 +160,7 @@ def best_of(trials: list[Trial], maximize: bool) -> Trial:
 
 
 def _has_float(own: Dimension) -> bool:
-  """Returns whether a dimension of the space is a list, not a range, with a float among its values."""
+  """Returns whether a setting is tuned over a list of values, not a range, and one of them is a float."""
   return not isinstance(own, Span) and any(isinstance(value, float) for value in own)
 
 
