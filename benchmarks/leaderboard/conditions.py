@@ -16,12 +16,12 @@ thousand    K = 1,000 clients instead of 100, with a tenth of the images each, P
 private     the same with clipped updates and noise for ε = 8 at δ = K^-1.1; of four clips (0.1, 0.3, 1, 3)
             the one with the best validation accuracy of one further seed, which is not paid for in ε
 
-Figures of attackers are those of the honest clients. A cell that docs/results/raw/leaderboard_conditions.json
-has is not run again; page and picture are written at the end, and with --draw alone nothing is run.
+Figures of attackers are those of the honest clients. A cell is a file in docs/results/raw, and not run again
+where that is there, so that several processes may share the methods. Page and picture are written at the end,
+and with --draw alone nothing is run.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.leaderboard.board import Row, read_board
 from fedjax_het.leaderboard.budget import SEEDS
-from fedjax_het.leaderboard.raw import read_task
+from fedjax_het.leaderboard.raw import read_raw, read_task, write_raw
 from fedjax_het.leaderboard.row import by_seed
 from fedjax_het.metrics.groups import with_the_best
 from fedjax_het.metrics.seeds import over_seeds
@@ -53,14 +53,15 @@ KNOWN = (
 MANY_CLIENTS = {"num_clients": 1000, "cohort_size": 100, "participation": {"name": "poisson"}}
 MANY, PRIVATE = "thousand", "private"
 CONDITIONS: dict[str, dict[str, Any]] = {
-  "none": {},
   "dropout": {"participation": {"name": "uniform", "dropout": 0.3}},
   "bits": {"uploads": [{"name": "quantize", "bits": 8}]},
   "attackers": {"attack": {"name": "sign_flip", "share": 0.2}, "aggregation": {"name": "median"}},
   MANY: MANY_CLIENTS,
   PRIVATE: {**MANY_CLIENTS, "aggregation": {"name": "gaussian", "epsilon": 8.0, "clip": 1.0}},
 }
-RAW_FILE, PAGE = RAW / "leaderboard_conditions.json", PAGES.parent / "leaderboard" / "conditions.md"
+NONE = "none"  # the board's rows
+COLUMNS = (NONE, *CONDITIONS)
+CELLS, PAGE = RAW / "leaderboard_conditions", PAGES.parent / "leaderboard" / "conditions.md"
 PICTURE = PAGES.parent / "images" / "leaderboard" / "conditions.png"
 
 
@@ -80,8 +81,6 @@ def cell(
   row: Mapping[str, Any], config: Mapping[str, Any], condition: str, folder: Path, data_dir: str
 ) -> dict[str, Any]:
   """Returns a cell: each seed's figures, or why there are none."""
-  if condition == "none":
-    return {"seeds": row["seeds"], "by": row["provenance"]}
   config = {**config, **CONDITIONS[condition], "data_dir": data_dir}
   if condition in (MANY, PRIVATE) and config["mixing"]["name"] == "static":
     config["mixing"] = {"name": "uniform"}
@@ -118,16 +117,18 @@ def text(own: Mapping[str, Any] | None, first: bool) -> str:
   return f"{'**' if first else ''}{100 * over.mean:.1f} ± {100 * (over.half or 0):.1f}{'**' if first else ''}"
 
 
-def write(cells: Mapping[str, Any], methods: Sequence[str]) -> None:
+def write(rows: Mapping[str, Any], methods: Sequence[str]) -> None:
   """Writes the page's tables and the picture."""
-  at = {name: {one: cells.get(f"{name}/{one}") for one in methods} for name in CONDITIONS}
+  at = {name: read_task(CELLS, name, methods) for name in CONDITIONS}
+  cells = [own for of in at.values() for own in of.values()]
+  at = {NONE: {one: rows[one] for one in methods}, **at}
   compared = {
     name: {one: by for one, own in of.items() if (by := values(own)) is not None} for name, of in at.items()
   }
   groups = {name: with_the_best(own) for name, own in compared.items() if len(own) > 1}
-  lines = [f"| method | {' | '.join(CONDITIONS)} |", f"|{'---|' * (len(CONDITIONS) + 1)}"]
+  lines = [f"| method | {' | '.join(COLUMNS)} |", f"|{'---|' * (len(COLUMNS) + 1)}"]
   for one in methods:
-    shown = [text(at[name][one], name in groups and one in groups[name].first) for name in CONDITIONS]
+    shown = [text(at[name].get(one), name in groups and one in groups[name].first) for name in COLUMNS]
     lines.append(f"| {one} | {' | '.join(shown)} |")
   lines += [
     "",
@@ -135,7 +136,7 @@ def write(cells: Mapping[str, Any], methods: Sequence[str]) -> None:
     f"|{'---|' * 5}",
   ]
   for name, group in groups.items():
-    beside = MANY if name == PRIVATE else "none"
+    beside = MANY if name == PRIVATE else NONE
     both = [one for one in compared[name] if one in compared[beside]]
     means = [[np.mean([*compared[which][one].values()]) for one in both] for which in (beside, name)]
     tau = "–" if name == beside or len(both) < 2 else f"{kendalltau(*means).statistic:.2f} with {beside}"
@@ -145,10 +146,10 @@ def write(cells: Mapping[str, Any], methods: Sequence[str]) -> None:
     f"- `{one}`, {name}: {own['failed']}"
     for name, of in at.items()
     for one, own in of.items()
-    if own and "failed" in own
+    if "failed" in own
   ]
   command = "python benchmarks/leaderboard/conditions.py --data_dir=DATA --runs=RUNS"
-  lines += ["", *reasons, "", made(command, [own for key, own in cells.items() if "none/" not in key])]
+  lines += ["", *reasons, "", made(command, cells)]
   write_tables(PAGE, "\n".join(lines))
   draw(compared, {name: set(own.first) for name, own in groups.items()}, methods)
 
@@ -158,8 +159,8 @@ def draw(
   methods: Sequence[str],
 ) -> None:  # fmt: skip
   """Draws the means as a heat map: a row a method, a column a condition, the first groups in bold."""
-  grid = np.full((len(methods), len(CONDITIONS)), np.nan)
-  for j, name in enumerate(CONDITIONS):
+  grid = np.full((len(methods), len(COLUMNS)), np.nan)
+  for j, name in enumerate(COLUMNS):
     for i, one in enumerate(methods):
       if one in compared[name]:
         grid[i, j] = 100 * np.mean([*compared[name][one].values()])
@@ -168,13 +169,13 @@ def draw(
   image = ax.imshow(grid, aspect="auto", cmap="viridis")
   low, high = image.get_clim()
   for (i, j), value in np.ndenumerate(grid):
-    known, bold = not np.isnan(value), methods[i] in first.get([*CONDITIONS][j], ())
+    known, bold = not np.isnan(value), methods[i] in first.get(COLUMNS[j], ())
     color = "#777777" if not known else "black" if value > (low + high) / 2 else "white"
     ax.text(
       j, i, f"{value:.1f}" if known else "–", ha="center", va="center", color=color, fontsize=9,
       fontweight="bold" if bold else "normal",
     )  # fmt: skip
-  ax.set_xticks(range(len(CONDITIONS)), [*CONDITIONS])
+  ax.set_xticks(range(len(COLUMNS)), COLUMNS)
   ax.set_yticks(range(len(methods)), methods)
   ax.tick_params(length=0)
   ax.spines[:].set_visible(False)
@@ -196,20 +197,17 @@ def main() -> None:
   board, begin = read_board(ROOT / "configs" / "leaderboard.py"), time.monotonic()
   rows = read_task(RAW / "leaderboard", TASK, board.names())
   methods = chosen_methods(rows)
-  cells = json.loads(RAW_FILE.read_text()) if RAW_FILE.exists() else {}
-  wanted = [
-    (name, one)
-    for one in (args.methods.split(",") if args.methods else methods)
-    for name in (args.only.split(",") if args.only else CONDITIONS)
-    if f"{name}/{one}" not in cells
-  ]
-  for name, one in [] if args.draw else wanted:
-    if time.monotonic() - begin > 60.0 * args.minutes:
-      break
-    config = board.config(Row(TASK, one))
-    cells[f"{name}/{one}"] = cell(rows[one], config, name, args.runs / f"{name}-{one}", args.data_dir)
-    RAW_FILE.write_text(json.dumps(dict(sorted(cells.items())), indent=1) + "\n")
-  write(cells, methods)
+  asked = [one for one in args.methods.split(",") if one] or methods
+  if unknown := [one for one in asked if one not in methods]:
+    parser.error(f"--methods {','.join(unknown)}: not among the methods of this page, {', '.join(methods)}.")
+  for one in [] if args.draw else asked:
+    for name in args.only.split(",") if args.only else CONDITIONS:
+      late = time.monotonic() - begin > 60.0 * args.minutes
+      if not late and read_raw(CELLS, Row(name, one)) is None:
+        config = board.config(Row(TASK, one))
+        found = cell(rows[one], config, name, args.runs / f"{name}-{one}", args.data_dir)
+        write_raw(CELLS, Row(name, one), found)
+  write(rows, methods)
 
 
 if __name__ == "__main__":
