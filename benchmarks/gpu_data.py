@@ -44,6 +44,14 @@ def unpack_batch(place: Path) -> bytes:
   return np.concatenate([labels[:, None], images[: len(labels)]], axis=1).tobytes()
 
 
+def write_red_first(data: Path, out: Path) -> None:
+  """Writes SqueezeNet's weights with the first kernel's channels in the order red, green, blue."""
+  (out / "weights").mkdir(parents=True, exist_ok=True)
+  arrays = dict(np.load(data / "weights" / SQUEEZENET))
+  arrays["features.0.weight"] = arrays["features.0.weight"][:, ::-1]
+  np.savez_compressed(out / "weights" / RGB, **arrays)
+
+
 def pack_data(data: Path, out: Path) -> list[Path]:
   """Packs what there is of the data sets; returns the folders."""
   found = []
@@ -52,11 +60,8 @@ def pack_data(data: Path, out: Path) -> list[Path]:
       (out / name).mkdir(parents=True, exist_ok=True)
       shutil.copy(path, out / name)
     found += [out / name] if (out / name).is_dir() else []
-  if (weights := data / "weights" / SQUEEZENET).is_file():
-    (out / "weights").mkdir(parents=True, exist_ok=True)
-    arrays = dict(np.load(weights))
-    arrays["features.0.weight"] = arrays["features.0.weight"][:, ::-1]
-    np.savez_compressed(out / "weights" / RGB, **arrays)
+  if (data / "weights" / SQUEEZENET).is_file():
+    write_red_first(data, out)
     found.append(out / "weights")
   for part, batches in PARTS.items():
     for batch in batches:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from benchmarks.papers import coverage
+from benchmarks.papers import coverage, coverage_readers
 from benchmarks.provenance import END, START, write_tables
 
 
@@ -48,12 +48,12 @@ def test_a_figure_counts_for_its_own_cell_and_at_its_own_size(known):
   table = known["table_2_7"]
   given = {"start": "0.4", "algorithm": "superfed_mm"}
   row = {"metrics": {"personalized": {"top1": {"mean": 0.9}}}, "rounds": 200, "num_clients": 100}
-  (own,) = coverage.of_run(table, given, row)
+  (own,) = coverage_readers.of_run(table, given, row)
   assert own.full and own.metric == "top1" and ("start", "0.4") in own.keys
-  (shorter,) = coverage.of_run(table, given, row | {"rounds": 60})
-  (fewer,) = coverage.of_run(table, given, row | {"num_clients": 50})
+  (shorter,) = coverage_readers.of_run(table, given, row | {"rounds": 60})
+  (fewer,) = coverage_readers.of_run(table, given, row | {"num_clients": 50})
   assert not shorter.full and not fewer.full
-  assert not [*coverage.of_run(table, given | {"start": "0.5"}, row)], "no cell of the table"
+  assert not [*coverage_readers.of_run(table, given | {"start": "0.5"}, row)], "no cell of the table"
 
 
 def test_tables_of_a_page_are_replaced_and_its_other_text_stays(tmp_path):

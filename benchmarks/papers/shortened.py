@@ -1,0 +1,168 @@
+"""Runs cells of the papers' tables at fewer rounds, and with the images at hand, as two cores can do them.
+
+    taskset -c 0 python benchmarks/papers/shortened.py --runs=RUNS --data_dir=DATA GROUP ... [--where KEYS]
+    python benchmarks/papers/shortened.py
+
+A group is a part of a table, one seed a cell, with the settings that `GROUPS` changes. A run that is complete
+in RUNS is not repeated, and a stopped one continues. --where selects cells, as that of `reproduce`, so that
+several processes may share a group; a call without it, which then finds all runs complete, keeps the figures.
+They are what `reproduce` puts into its table.csv, in docs/results/raw/shortened/GROUP.csv, and the tables of
+docs/results/shortened.md are made of them.
+
+SosicFL's table 3 has the weights of ImageNet's SqueezeNet, of DATA/weights, which are written to RUNS/weights
+with the first kernel's channels in the order red, green, blue. Table 5 is counted from the runs of tables 2
+and 3.
+"""
+
+import argparse
+import csv
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.gpu_data import RGB, write_red_first
+from benchmarks.gpu_entries import WEIGHTS
+from benchmarks.provenance import PAGES, RAW, ROOT, made, provenance, write_tables
+from fedjax_het.tables.paper import read_table
+
+PAGE, FIGURES = PAGES / "shortened.md", RAW / "shortened"
+
+
+class Group(NamedTuple):
+  """A part of a table with changed settings.
+
+  Attributes:
+    table: the name of its configuration.
+    where: keys that select cells, a text each.
+    keys: the columns that tell its cells apart, beside the method.
+    about: what is changed, for the reader.
+    flags: the flags that change it.
+    runs: the group whose runs these are; its own by default.
+  """
+
+  table: str
+  where: tuple[str, ...]
+  keys: tuple[str, ...]
+  about: str
+  flags: tuple[str, ...]
+  runs: str = ""
+
+
+def shorter(rounds: int, every: int) -> tuple[str, ...]:
+  """Flags of a run of so many rounds, judged every so many."""
+  return f"--config.rounds={rounds}", f"--config.eval_every={every}", "--config.late_evaluations=0"
+
+
+def of_splits(keys: str) -> tuple[str, ...]:
+  """SosicFL's cells with a printed figure: at 2-Fold the papers have no methods with own models."""
+  return f"{keys},split=2fold,algorithm=fedavg|fedprox|sosicfl", f"{keys},split=5fold|dir"
+
+
+SQUEEZED, TINY = (*shorter(32, 2), *WEIGHTS), "75 of the 550 images of each class"
+GROUPS = {
+  "sosicfl_3_cifar10": Group(
+    "sosicfl_3", of_splits("dataset=cifar10"), ("split",), "T = 32 instead of 500", SQUEEZED
+  ),
+  "sosicfl_3_clusters": Group(
+    "sosicfl_3", ("dataset=cifar10,split=dir,algorithm=sosicfl",), ("split",),
+    "T = 32 instead of 500, five clusters instead of ten", (*SQUEEZED, "--config.algorithm.clusters=5"),
+  ),
+  "sosicfl_5_cifar10": Group(
+    "sosicfl_5", of_splits("dataset=cifar10,model=squeezenet"), ("split",), "the runs of table 3",
+    SQUEEZED, "sosicfl_3_cifar10",
+  ),
+  "sosicfl_2_tiny": Group(
+    "sosicfl_2", of_splits("dataset=tiny_imagenet"), ("split",), f"T = 16 instead of 500, {TINY}",
+    shorter(16, 2),
+  ),
+  "sosicfl_5_tiny": Group(
+    "sosicfl_5", of_splits("dataset=tiny_imagenet,model=mobilenet_v2"), ("split",), "the runs of table 2",
+    shorter(16, 2), "sosicfl_2_tiny",
+  ),
+  "table_3_10_tiny": Group(
+    "table_3_10", ("dataset=tiny_imagenet",), (), f"T = 500 instead of 2,000, {TINY}", shorter(500, 50)
+  ),
+  "table_2_4_tiny": Group(
+    "table_2_4", ("dataset=tiny_imagenet,alpha=1.0",), ("alpha",), f"T = 50 instead of 500, {TINY}",
+    shorter(50, 10),
+  ),
+}  # fmt: skip
+
+
+def run(name: str, runs: Path, data_dir: str, where: str) -> None:
+  """Runs a group's cells, one program after another; keeps the table if none is left out by `where`."""
+  group, rows = GROUPS[name], []
+  folder = runs / (group.runs or name)
+  flags = [flag.replace("{DATA}", str(runs)) for flag in group.flags]
+  for part in group.where:
+    keys = [f"--where={part}", *([f"--where={where}"] if where else [])]
+    table = f"--table=configs/{group.table}.py"
+    command = ["-m", "fedjax_het.reproduce", table, *keys, f"--workdir={folder}", f"--data_dir={data_dir}"]
+    if subprocess.run([sys.executable, *command, *flags], cwd=ROOT).returncode:
+      raise SystemExit(f"{name}: stopped or failed; the same call goes on from there.")
+    rows += read_rows(folder / "table.csv")
+  if not where:
+    FIGURES.mkdir(exist_ok=True)
+    with (FIGURES / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+      by = provenance()
+      writer = csv.DictWriter(file, [*rows[0], *by], lineterminator="\n")
+      writer.writeheader()
+      writer.writerows(row | by for row in rows)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+  """The lines of a table.csv."""
+  with path.open(newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+def tables() -> Iterator[str]:
+  """The page's tables: our figure, and behind it the paper's at its own size."""
+  by = []
+  for name, group in GROUPS.items():
+    if not (FIGURES / f"{name}.csv").exists():
+      continue
+    rows = [row for row in read_rows(FIGURES / f"{name}.csv") if row["paper"]]
+    by += [{"by": row} for row in rows]
+    title = read_table(ROOT / "configs" / f"{group.table}.py").title.partition(":")[0]
+    metrics = [*dict.fromkeys(row["metric"] for row in rows)]
+    yield f"### {title}: {group.about}\n\n[{name}.csv](raw/shortened/{name}.csv)\n"
+    columns = [*group.keys, "method", *metrics]
+    yield f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    cells = dict.fromkeys(tuple(row[key] for key in (*group.keys, "method")) for row in rows)
+    for cell in cells:
+      own = {row["metric"]: row for row in rows if cell == tuple(row[key] for key in (*group.keys, "method"))}
+      yield f"| {' | '.join([*cell, *(figure(own.get(metric)) for metric in metrics)])} |"
+    yield ""
+  yield made("python benchmarks/papers/shortened.py --runs=RUNS --data_dir=DATA GROUP", by)
+
+
+def figure(row: dict[str, str] | None) -> str:
+  """Our figure and the paper's, as the page shows them."""
+  if row is None:
+    return "–"
+  ours = f"{float(row['ours']):.4g}" if row["ours"] else row["missing"] or "–"
+  return f"{ours} ({row['paper']})"
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+  parser.add_argument("--runs", type=Path, default=Path("runs/shortened"))
+  parser.add_argument("--data_dir", default="")
+  parser.add_argument("--where", default="")
+  args = parser.parse_args()
+  if unknown := [name for name in args.groups if name not in GROUPS]:
+    parser.error(f"{', '.join(unknown)}: the groups are {', '.join(GROUPS)}.")
+  runs = args.runs.resolve()
+  if args.groups and not (runs / "weights" / RGB).exists():
+    write_red_first(Path(args.data_dir), runs)
+  for name in args.groups:
+    run(name, runs, args.data_dir, args.where)
+  write_tables(PAGE, "\n".join(tables()))
+
+
+if __name__ == "__main__":
+  main()
