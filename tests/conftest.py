@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import signal
+import time
 from pathlib import Path
 
 import jax
@@ -36,6 +37,10 @@ if _CACHE:  # empty: no cache. A folder a worker: JAX's cache has no locks
 
 
 def pytest_addoption(parser):
+  parser.addoption(
+    "--minutes", type=float, default=float("inf"), help="skip what has not begun after so many minutes"
+  )
+  parser.addoption("--turn", default="0", help="hex digits that say which file is the first; for --minutes")
   parser.addoption("--all", action="store_true", help="the whole suite, also the tests marked as slow")
   parser.addoption("--every", action="store_true", help="also the tests marked as by_hand, which take hours")
 
@@ -49,8 +54,19 @@ def pytest_collection_modifyitems(config, items):
     item for item in items if any(item.get_closest_marker(own) for own, taken in left.items() if not taken)
   ]
   config.hook.pytest_deselected(items=slow)
-  items[:] = [item for item in items if item not in slow]
+  left_over = [item for item in items if item not in slow]
+  files = [*dict.fromkeys(item.path for item in left_over)]
+  first = int(config.getoption("--turn"), 16) % max(len(files), 1)
+  place = {path: (i - first) % len(files) for i, path in enumerate(files)}
+  items[:] = sorted(left_over, key=lambda item: place[item.path])
   config.left_out = len(slow)
+  config.begun = time.monotonic()
+
+
+def pytest_runtest_setup(item):
+  minutes = item.config.getoption("--minutes")
+  if time.monotonic() - item.config.begun > 60 * minutes:
+    pytest.skip(f"not begun within {minutes:g} minutes")
 
 
 def pytest_sessionfinish(session):

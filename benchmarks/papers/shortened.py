@@ -1,11 +1,11 @@
 """Runs cells of the papers' tables at fewer rounds, and with the images at hand, as two cores can do them.
 
-    taskset -c 0 python benchmarks/papers/shortened.py --runs=RUNS --data_dir=DATA GROUP ... [--where KEYS]
+    taskset -c 0 python benchmarks/papers/shortened.py --runs=RUNS --data_dir=DATA GROUP ... [--only TEXT]
     python benchmarks/papers/shortened.py
 
 A group is a part of a table, one seed a cell, with the settings that `GROUPS` changes. A run that is complete
-in RUNS is not repeated, and a stopped one continues. --where selects cells, as that of `reproduce`, so that
-several processes may share a group; a call without it, which then finds all runs complete, keeps the figures.
+in RUNS is not repeated, and a stopped one continues. --only selects the group's parts that contain TEXT, so
+that several processes may share it; a call without it, which then finds all runs complete, keeps the figures.
 They are what `reproduce` puts into its table.csv, in docs/results/raw/shortened/GROUP.csv, and the tables of
 docs/results/shortened.md are made of them.
 
@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
   Attributes:
     table: the name of its configuration.
-    where: keys that select cells, a text each.
+    where: keys that select cells, a text for each part of the group.
     keys: the columns that tell its cells apart, beside the method.
     about: what is changed, for the reader.
     flags: the flags that change it.
@@ -57,9 +57,12 @@ def shorter(rounds: int, every: int) -> tuple[str, ...]:
 
 def of_splits(keys: str) -> tuple[str, ...]:
   """SosicFL's cells with a printed figure: at 2-Fold the papers have no methods with own models."""
-  return f"{keys},split=2fold,algorithm=fedavg|fedprox|sosicfl", f"{keys},split=5fold|dir"
+  own, common = "algorithm=ditto|sosicfl_plus", "algorithm=fedavg|fedprox|sosicfl"
+  splits = (("2fold", common), ("5fold", common), ("5fold", own), ("dir", common), ("dir", own))
+  return tuple(f"{keys},split={split},{methods}" for split, methods in splits)
 
 
+METHODS = ("fedavg|fedprox|scaffold|lg_fedavg|fedper", "apfl|ditto|fedrep|superfed_mm|superfed_lm", "pfedme")
 SQUEEZED, TINY = (*shorter(32, 2), *WEIGHTS), "75 of the 550 images of each class"
 GROUPS = {
   "sosicfl_3_cifar10": Group(
@@ -82,28 +85,29 @@ GROUPS = {
     shorter(16, 2), "sosicfl_2_tiny",
   ),
   "table_3_10_tiny": Group(
-    "table_3_10", ("dataset=tiny_imagenet",), (), f"T = 500 instead of 2,000, {TINY}", shorter(500, 50)
+    "table_3_10", ("dataset=tiny_imagenet,server=sgd", "dataset=tiny_imagenet,server=adam|yogi|adagrad"), (),
+    f"T = 500 instead of 2,000, {TINY}", shorter(500, 50),
   ),
   "table_2_4_tiny": Group(
-    "table_2_4", ("dataset=tiny_imagenet,alpha=1.0",), ("alpha",), f"T = 50 instead of 500, {TINY}",
+    "table_2_4", tuple(f"dataset=tiny_imagenet,alpha=1.0,algorithm={own}" for own in METHODS), ("alpha",),
+    f"T = 50 instead of 500, {TINY}",
     shorter(50, 10),
   ),
 }  # fmt: skip
 
 
-def run(name: str, runs: Path, data_dir: str, where: str) -> None:
-  """Runs a group's cells, one program after another; keeps the table if none is left out by `where`."""
+def run(name: str, runs: Path, data_dir: str, only: str) -> None:
+  """Runs a group's cells, one program after another; keeps the table if `only` leaves none out."""
   group, rows = GROUPS[name], []
   folder = runs / (group.runs or name)
   flags = [flag.replace("{DATA}", str(runs)) for flag in group.flags]
-  for part in group.where:
-    keys = [f"--where={part}", *([f"--where={where}"] if where else [])]
-    table = f"--table=configs/{group.table}.py"
-    command = ["-m", "fedjax_het.reproduce", table, *keys, f"--workdir={folder}", f"--data_dir={data_dir}"]
+  for part in (part for part in group.where if only in part):
+    table = f"--table=configs/{group.table}.py", f"--where={part}"
+    command = ["-m", "fedjax_het.reproduce", *table, f"--workdir={folder}", f"--data_dir={data_dir}"]
     if subprocess.run([sys.executable, *command, *flags], cwd=ROOT).returncode:
       raise SystemExit(f"{name}: stopped or failed; the same call goes on from there.")
     rows += read_rows(folder / "table.csv")
-  if not where:
+  if not only:
     FIGURES.mkdir(exist_ok=True)
     with (FIGURES / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
       by = provenance()
@@ -152,7 +156,7 @@ def main() -> None:
   parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
   parser.add_argument("--runs", type=Path, default=Path("runs/shortened"))
   parser.add_argument("--data_dir", default="")
-  parser.add_argument("--where", default="")
+  parser.add_argument("--only", default="")
   args = parser.parse_args()
   if unknown := [name for name in args.groups if name not in GROUPS]:
     parser.error(f"{', '.join(unknown)}: the groups are {', '.join(GROUPS)}.")
@@ -160,7 +164,7 @@ def main() -> None:
   if args.groups and not (runs / "weights" / RGB).exists():
     write_red_first(Path(args.data_dir), runs)
   for name in args.groups:
-    run(name, runs, args.data_dir, args.where)
+    run(name, runs, args.data_dir, args.only)
   write_tables(PAGE, "\n".join(tables()))
 
 
