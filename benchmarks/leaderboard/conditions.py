@@ -33,7 +33,7 @@ from scipy.stats import kendalltau
 
 import fedjax_het as fh
 from benchmarks.provenance import PAGES, RAW, ROOT, made, provenance, write_tables
-from fedjax_het.config.plan import written
+from fedjax_het.config.plan import plan, written
 from fedjax_het.config.values import with_values
 from fedjax_het.errors import NonFiniteLoss, SettingError
 from fedjax_het.experiment.sweep import run_sweep
@@ -77,12 +77,21 @@ def chosen_methods(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
   return [name for name in order if name in best or name in KNOWN]
 
 
+def brings_mixing(config: Mapping[str, Any]) -> bool:
+  """Returns whether the method refuses a mixing part beside its own."""
+  try:
+    plan({**config, "mixing": {"name": "uniform"}})
+  except SettingError as error:
+    return error.setting == "mixing"
+  return False
+
+
 def cell(
   row: Mapping[str, Any], config: Mapping[str, Any], condition: str, folder: Path, data_dir: str
 ) -> dict[str, Any]:
   """Returns a cell: each seed's figures, or why there are none."""
   config = {**config, **CONDITIONS[condition], "data_dir": data_dir}
-  if condition in (MANY, PRIVATE) and config["mixing"]["name"] == "static":
+  if condition in (MANY, PRIVATE) and config["mixing"]["name"] == "static" and not brings_mixing(config):
     config["mixing"] = {"name": "uniform"}
   config = with_values(written(config), row["chosen"])
   found: dict[str, Any] = {"by": provenance()}
@@ -96,7 +105,7 @@ def cell(
       config = with_values(config, {"aggregation.clip": found["clip"]})
     done = run_sweep(config, {"seed": [*SEEDS]}, str(folder / "seeds"), Where(1))
   except (SettingError, NonFiniteLoss) as error:
-    return found | {"failed": str(error)}
+    return found | {"failed": str(error).partition(" Last good checkpoint")[0]}
   return found | {"seeds": by_seed(done, "top1")}
 
 
