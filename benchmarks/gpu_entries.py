@@ -192,7 +192,7 @@ def measurements() -> Iterator[Entry]:
 OF_OWN = ("ditto", "sosicfl_plus")  # methods that train a model of each client's own besides
 WEIGHTS = (
   "--config.model.weights={DATA}/weights/squeezenet1_0_red_first.npz",
-  "--config.model.mean=(0.4824,0.4588,0.4078)", "--config.model.std=0.00392156862745098",
+  "--config.model.mean=(0.4824,0.4588,0.4078)", "--config.model.std=0.225",
 )  # fmt: skip
 FLUTE = (  # name, published time, minutes, data set, flags: of FLUTE's README; its clients are others
   (

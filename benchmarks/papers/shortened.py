@@ -9,9 +9,8 @@ that several processes may share it; a call without it, which then finds all run
 They are what `reproduce` puts into its table.csv, in docs/results/raw/shortened/GROUP.csv, and the tables of
 docs/results/shortened.md are made of them.
 
-SosicFL's table 3 has the weights of ImageNet's SqueezeNet, of DATA/weights, which are written to RUNS/weights
-with the first kernel's channels in the order red, green, blue. Table 5 is counted from the runs of tables 2
-and 3.
+SosicFL's table 3 has ImageNet's weights of SqueezeNet, of DATA/weights, which gpu_data.py changes. Table 5
+is counted from the runs of tables 2 and 3.
 """
 
 import argparse
@@ -55,25 +54,26 @@ def shorter(rounds: int, every: int) -> tuple[str, ...]:
   return f"--config.rounds={rounds}", f"--config.eval_every={every}", "--config.late_evaluations=0"
 
 
-def of_splits(keys: str) -> tuple[str, ...]:
-  """SosicFL's cells with a printed figure: at 2-Fold the papers have no methods with own models."""
-  own, common = "algorithm=ditto|sosicfl_plus", "algorithm=fedavg|fedprox|sosicfl"
+def of_splits(keys: str, common: str = "algorithm=fedavg|fedprox|sosicfl") -> tuple[str, ...]:
+  """SosicFL's cells with a printed figure: at 2-Fold the paper has no methods with own models."""
+  own = "algorithm=ditto|sosicfl_plus"
   splits = (("2fold", common), ("5fold", common), ("5fold", own), ("dir", common), ("dir", own))
   return tuple(f"{keys},split={split},{methods}" for split, methods in splits)
 
 
 METHODS = ("fedavg|fedprox|scaffold|lg_fedavg|fedper", "apfl|ditto|fedrep|superfed_mm|superfed_lm", "pfedme")
-SQUEEZED, TINY = (*shorter(32, 2), *WEIGHTS), "75 of the 550 images of each class"
+COMPARED = "algorithm=fedavg|sosicfl"  # table 5 has no FedProx
+SQUEEZED, TINY = (*shorter(16, 1), *WEIGHTS), "75 of the 550 images of each class"
 GROUPS = {
   "sosicfl_3_cifar10": Group(
-    "sosicfl_3", of_splits("dataset=cifar10"), ("split",), "T = 32 instead of 500", SQUEEZED
+    "sosicfl_3", of_splits("dataset=cifar10"), ("split",), "T = 16 instead of 500", SQUEEZED
   ),
   "sosicfl_3_clusters": Group(
     "sosicfl_3", ("dataset=cifar10,split=dir,algorithm=sosicfl",), ("split",),
-    "T = 32 instead of 500, five clusters instead of ten", (*SQUEEZED, "--config.algorithm.clusters=5"),
+    "T = 16 instead of 500, five clusters instead of ten", (*SQUEEZED, "--config.algorithm.clusters=5"),
   ),
   "sosicfl_5_cifar10": Group(
-    "sosicfl_5", of_splits("dataset=cifar10,model=squeezenet"), ("split",), "the runs of table 3",
+    "sosicfl_5", of_splits("dataset=cifar10,model=squeezenet", COMPARED), ("split",), "the runs of table 3",
     SQUEEZED, "sosicfl_3_cifar10",
   ),
   "sosicfl_2_tiny": Group(
@@ -81,8 +81,8 @@ GROUPS = {
     shorter(16, 2),
   ),
   "sosicfl_5_tiny": Group(
-    "sosicfl_5", of_splits("dataset=tiny_imagenet,model=mobilenet_v2"), ("split",), "the runs of table 2",
-    shorter(16, 2), "sosicfl_2_tiny",
+    "sosicfl_5", of_splits("dataset=tiny_imagenet,model=mobilenet_v2", COMPARED), ("split",),
+    "the runs of table 2", shorter(16, 2), "sosicfl_2_tiny",
   ),
   "table_3_10_tiny": Group(
     "table_3_10", ("dataset=tiny_imagenet,server=sgd", "dataset=tiny_imagenet,server=adam|yogi|adagrad"), (),

@@ -55,6 +55,7 @@ def squeezenet(
   """SqueezeNet: conv (stride 2) - maxpool3 - 8 fires with two more maxpool3 - conv1 to C - ReLU - pixel mean.
 
   1,248,424 parameters for 1,000 classes (1.1: 1,235,496); torchvision's `squeezenet1_0` and `squeezenet1_1`.
+  The last kernel starts as N(0, 0.01²), as there and in the authors' files; the others Xavier-normal.
 
   Args:
     shape: shape of one example, (height, width, channels), at least 21 x 21 (1.1: 17 x 17).
@@ -84,7 +85,8 @@ def squeezenet(
       else:
         h = Fire(scaled(squeezed), scaled(4 * squeezed), conv, name=f"fire{place}")(h)
     h = dropped(h, dropout, train)
-    return nn.relu(Conv(num_classes, (1, 1), name="fc")(h)).mean((1, 2))
+    last = Conv(num_classes, (1, 1), kernel_init=nn.initializers.normal(0.01), name="fc")
+    return nn.relu(last(h)).mean((1, 2))
 
   return classifier(logits, "squeezenet", shape, num_classes, ("fc",), 21 if version == "1.0" else 17)
 
