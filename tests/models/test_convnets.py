@@ -107,6 +107,14 @@ def test_squeezenet_s_version_may_be_a_number():
     assert ("fire5" in jax.eval_shape(model.init, jax.random.key(0))) == (version in (1, "1.0"))
 
 
+def test_squeezenet_s_last_kernel_starts_small_as_torchvision_s():
+  params = models.make("squeezenet", (21, 21, 3), 100, width=0.5).init(jax.random.key(0))
+  kernel = np.asarray(params["fc"]["kernel"])
+  assert kernel.size == 25600 and abs(kernel.std() / 0.01 - 1) < 0.02 and abs(kernel.mean()) < 3e-4
+  other = np.asarray(params["fire12"]["expand3x3"]["kernel"])
+  assert other.std() > 0.03
+
+
 def test_an_option_of_every_classifier_is_known_where_one_is_mistyped():
   with pytest.raises(SettingError, match=r"'weigths': unknown\. Did you mean 'weights'"):
     models.make("efficientnet_lite0", (64, 64, 3), 7, weigths="x.npz")

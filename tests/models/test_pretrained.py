@@ -9,6 +9,7 @@ import pytest
 from realdata import real_data
 from torch_file import read_state
 
+from benchmarks import gpu_data
 from fedjax_het import models
 from fedjax_het.data.cifar import parse_batch
 from fedjax_het.data.files import find, read
@@ -73,3 +74,20 @@ def test_squeezenet_names_images_of_classes_it_knows():
   print(f"SqueezeNet: {known:.1%} of {len(y)} images of {len(CLASSES)} classes among the best five")
   assert known >= 0.5  # by chance 0.005
   assert known > (np.asarray(red_first) == y[:, None]).any(1).mean()
+
+
+@pytest.mark.slow
+def test_squeezenet_for_standardised_images_is_the_same_network(tmp_path):
+  """Red first, and logits 255 · 0.225 times smaller: gpu_data.py's file beside its source."""
+  folder = real_data("weights")
+  gpu_data.write_red_first(folder, tmp_path)
+  given = dict(dropout=0.0, weights=str(folder / "weights" / gpu_data.SQUEEZENET))
+  mean = np.array([123, 117, 104]) / 255  # of red, green and blue
+  source = models.make("squeezenet", (48, 48, 3), 1000, mean=[*mean[::-1]], std=1 / 255, **given)
+  given["weights"] = str(tmp_path / "weights" / gpu_data.RGB)
+  ours = models.make("squeezenet", (48, 48, 3), 1000, mean=[*mean], std=gpu_data.STD, **given)
+  x = jax.random.uniform(jax.random.key(1), (2, 48, 48, 3))
+  theirs = source.apply(source.init(jax.random.key(0)), x[..., ::-1])
+  found = 255 * gpu_data.STD * ours.apply(ours.init(jax.random.key(0)), x)
+  assert np.abs(theirs).max() > 1
+  np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-3)
