@@ -8,6 +8,8 @@ of TwoCNN take about 1.1 minutes (FedPer 57 s, LG-FedAvg 61 s), and a program 0.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from benchmarks.gpu_data import RGB, STD
+
 LONGEST = 9.0  # minutes of one call of an entry at most
 DATA = {"mnist": 12, "cifar10": 86, "femnist": 6, "shakespeare": 3, "weights": 1}  # packed, MB
 COST = {
@@ -191,8 +193,8 @@ def measurements() -> Iterator[Entry]:
 
 OF_OWN = ("ditto", "sosicfl_plus")  # methods that train a model of each client's own besides
 WEIGHTS = (
-  "--config.model.weights={DATA}/weights/squeezenet1_0_red_first.npz",
-  "--config.model.mean=(0.4824,0.4588,0.4078)", "--config.model.std=0.225",
+  f"--config.model.weights={{DATA}}/weights/{RGB}", "--config.model.mean=(0.4824,0.4588,0.4078)",
+  f"--config.model.std={STD}",
 )  # fmt: skip
 FLUTE = (  # name, published time, minutes, data set, flags: of FLUTE's README; its clients are others
   (

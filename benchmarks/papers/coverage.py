@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.papers.coverage_readers import OTHER_TABLES, READERS, keys_of, rows
+from benchmarks.papers.coverage_readers import OTHER_TABLES, READERS, keys_of
+from benchmarks.papers.shortened import read_rows
 from benchmarks.provenance import PAGES, ROOT
 from fedjax_het.tables.paper import Table, read_table
 
@@ -46,7 +47,7 @@ def printed(known: Mapping[str, Table]) -> list[Figure]:
     for metric, figure in cell.paper.items()
     if figure.mean is not None
   ]
-  for row in rows(PROSE):
+  for row in read_rows(PROSE):
     place = row["place"]
     table = OTHER_TABLES[0 if place == "table 3.3" else 2 if place.startswith("SosicFL") else 1]
     keys = {name: row[name] for name in ("method", "dataset", "setting")}

@@ -5,14 +5,12 @@ size. It is if its rounds and clients are the paper's and `SCALED` names no othe
 line in `READERS`.
 """
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.papers.shortened import GROUPS
+from benchmarks.papers.shortened import GROUPS, read_rows
 from benchmarks.provenance import RAW
 from fedjax_het.tables.compare import at
 from fedjax_het.tables.paper import Cell, Table
@@ -40,17 +38,9 @@ def keys_of(**keys: Any) -> frozenset[tuple[str, str]]:
   return frozenset((name, str(value)) for name, value in keys.items())
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-  """The lines of a CSV; [] where there is none."""
-  if not path.exists():
-    return []
-  with path.open(newline="", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
-
-
 def of_table(name: str, table: Table) -> Iterator[Ours]:
   """Figures of a table.csv that `reproduce` wrote, at the paper's size where no setting was changed."""
-  for row in rows(RAW / name):
+  for row in read_rows(RAW / name):
     if row["ours"]:
       keys = {key: row[key] for key in ("method", *table.cells[0].keys)}
       yield Ours(table.name, keys_of(**keys), row["metric"], not row["changed"])
@@ -126,7 +116,7 @@ def of_synthesis(table: Table) -> Iterator[Ours]:
 
 def of_responses() -> Iterator[Ours]:
   """Figures of table_3_3.csv."""
-  for row in rows(RAW / "table_3_3.csv"):
+  for row in read_rows(RAW / "table_3_3.csv"):
     keys = {"method": row["cdf"].capitalize(), "setting": f"loss={float(row['loss']):.2f}"}
     yield Ours(OTHER_TABLES[0], keys_of(**keys), "response", bool(row["ours"]))
 
@@ -146,7 +136,7 @@ def of_shortened(known: Mapping[str, Table]) -> Iterator[Ours]:
     file = f"shortened/{name}.csv"
     yield from of_table(file, known[group.table])
     clusters = {"sosicfl_3_cifar10": 10, "sosicfl_3_clusters": 5}.get(name)
-    for row in rows(RAW / file) if clusters else []:
+    for row in read_rows(RAW / file) if clusters else []:
       if (row["split"], row["method"], row["metric"]) == ("dir", "SosicFL", "local") and row["ours"]:
         keys = keys_of(method="SosicFL", dataset="cifar10", setting=f"clusters={clusters};rho=0.4")
         yield Ours(OTHER_TABLES[2], keys, "top1 local", False)

@@ -100,6 +100,8 @@ def run(name: str, runs: Path, data_dir: str, only: str) -> None:
   """Runs a group's cells, one program after another; keeps the table if `only` leaves none out."""
   group, rows = GROUPS[name], []
   folder = runs / (group.runs or name)
+  if {*WEIGHTS} <= {*group.flags} and not (runs / "weights" / RGB).exists():
+    write_red_first(Path(data_dir), runs)
   flags = [flag.replace("{DATA}", str(runs)) for flag in group.flags]
   for part in (part for part in group.where if only in part):
     table = f"--table=configs/{group.table}.py", f"--where={part}"
@@ -117,7 +119,9 @@ def run(name: str, runs: Path, data_dir: str, only: str) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-  """The lines of a table.csv."""
+  """The lines of a CSV; [] where there is none."""
+  if not path.exists():
+    return []
   with path.open(newline="", encoding="utf-8") as file:
     return list(csv.DictReader(file))
 
@@ -126,9 +130,9 @@ def tables() -> Iterator[str]:
   """The page's tables: our figure, and behind it the paper's at its own size."""
   by = []
   for name, group in GROUPS.items():
-    if not (FIGURES / f"{name}.csv").exists():
-      continue
     rows = [row for row in read_rows(FIGURES / f"{name}.csv") if row["paper"]]
+    if not rows:
+      continue
     by += [{"by": {name: row[name] for name in provenance()}} for row in rows]
     title = read_table(ROOT / "configs" / f"{group.table}.py").title.partition(":")[0]
     metrics = [*dict.fromkeys(row["metric"] for row in rows)]
@@ -162,8 +166,6 @@ def main() -> None:
   if unknown := [name for name in args.groups if name not in GROUPS]:
     parser.error(f"{', '.join(unknown)}: the groups are {', '.join(GROUPS)}.")
   runs = args.runs.resolve()
-  if args.groups and not (runs / "weights" / RGB).exists():
-    write_red_first(Path(args.data_dir), runs)
   for name in args.groups:
     run(name, runs, args.data_dir, args.only)
   write_tables(PAGE, "\n".join(tables()))
