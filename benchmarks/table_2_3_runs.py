@@ -1,4 +1,4 @@
-"""Shared by the benchmarks of table 2.3 on MNIST: its printed figures, and a run with its provenance."""
+"""Shared by the benchmarks of table 2.3: its printed figures, and a run with its provenance."""
 
 import json
 import subprocess
@@ -10,9 +10,9 @@ from benchmarks.provenance import ROOT, provenance
 from fedjax_het.tables.paper import Figure, read_table
 
 
-def printed() -> dict[tuple[str, int], Figure]:
-  """Reads the thesis's top-1 on MNIST in percent, with its std over clients, by algorithm and K."""
-  cells = [c for c in read_table(ROOT / "configs" / "table_2_3.py").cells if c.keys["dataset"] == "mnist"]
+def printed(dataset: str = "mnist") -> dict[tuple[str, int], Figure]:
+  """Reads the thesis's top-1 in percent, with its std over clients, by algorithm and K."""
+  cells = [c for c in read_table(ROOT / "configs" / "table_2_3.py").cells if c.keys["dataset"] == dataset]
   return {(c.keys["algorithm"], int(c.keys["clients"])): c.paper["top1"] for c in cells}
 
 
