@@ -27,6 +27,7 @@ from fedjax_het.engine.timed import timed_maker
 from fedjax_het.errors import SettingError, check_whole
 from fedjax_het.modes import in_float32, without_jit
 from fedjax_het.parts import Algorithm
+from fedjax_het.vectors import form_of_one, same_form
 
 PyTree = Any
 AXIS = "members"
@@ -35,6 +36,20 @@ AXIS = "members"
 def _first(values: np.ndarray) -> Any:
   """Returns the first member's value of a setting; a Python number if the setting is a number."""
   return values[0].item() if values.ndim == 1 else values[0]
+
+
+def in_turn(
+  fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], rows: PyTree, args: PyTree
+) -> tuple[PyTree, PyTree]:
+  """Applies (row, args) -> (results that stay, results that are read) to members, one after another.
+
+  What stays takes the place of the arguments if it is like them, as a state after some rounds: all members'
+  states together, made anew in each call, would cost more than the rounds.
+  """
+  stays, _ = jax.eval_shape(fn, form_of_one(rows), form_of_one(args))
+  if same_form(stays, form_of_one(args)):
+    return placement.replace_one_by_one(fn, rows, args)
+  return placement.one_by_one(lambda both: fn(*both), (rows, args))
 
 
 class Members(Runs):
@@ -233,21 +248,19 @@ class Members(Runs):
     def on_device(settings, fields, args, more):
       round = args.round[0] if isinstance(args, State) else None
 
-      def one(row):  # all members share the round, so that branches on it stay branches under vmap
-        settings, own, args = row
+      def one(row, args):  # all members share the round, so that branches on it stay branches under vmap
+        settings, own = row
         if round is not None:
           args = args._replace(round=round)
         return function(self._make(**settings), whole(self._form, fields._replace(own=own)), args, more)
 
-      rows = settings, fields.own, args
-      if self._member_batch is None:
-        return jax.vmap(one)(rows)
-      if self._member_batch == 1:
-        return placement.one_by_one(one, rows)
-      batch = self._member_batch
-      grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, batch, *leaf.shape[1:]), rows)
-      found = placement.one_by_one(jax.vmap(one), grouped)
-      return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+      rows, batch = (settings, fields.own), self._member_batch
+      if batch is None:
+        return jax.vmap(one)(rows, args)
+      if batch == 1:
+        return in_turn(one, rows, args)
+      grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, batch, *leaf.shape[1:]), (rows, args))
+      return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), in_turn(jax.vmap(one), *grouped))
 
     specs = P(AXIS), Fields(P(), P(AXIS)), P(AXIS), P()  # type: ignore[arg-type]
     mapped = jax.shard_map(on_device, mesh=self.mesh, in_specs=specs, out_specs=P(AXIS), check_vma=False)

@@ -162,19 +162,37 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
   stays; and the barrier, which reads the loop counter, keeps XLA from moving the computations on a single
   row out of the loop.
   """
+  return replace_one_by_one(lambda row, _: ((), fn(row)), stacked, ())[1]
+
+
+def replace_one_by_one(
+  fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], stacked: PyTree, replaced: PyTree
+) -> tuple[PyTree, PyTree]:
+  """Applies fn to each row of two trees, one after another: (row, own) -> (new own, result).
+
+  The new rows take the place of the second tree's, in its own buffers where the program may write to them;
+  the results are stacked. On the bits of a single row see `one_by_one`.
+
+  Returns:
+    (the second tree with its new rows, the stacked results).
+  """
   count = jax.tree.leaves(stacked)[0].shape[0]
   fn = jax.jit(fn, inline=True)  # traced once
 
-  def row(i: int | jax.Array) -> PyTree:
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), stacked)
+  def row(i: int | jax.Array, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), tree)
 
-  def step(i: jax.Array, results: PyTree) -> PyTree:
+  def step(i: jax.Array, all_: PyTree) -> PyTree:
     put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
-    _, own = lax.optimization_barrier((i, row(i)))
-    return jax.tree.map(put, results, packed.pack(fn(own)))
+    _, args, own = lax.optimization_barrier((i, row(i, stacked), owns.unpack(row(i, all_[0]))))
+    new, found = fn(args, own)
+    return jax.tree.map(put, all_, (owns.pack(new), results.pack(found)))
 
-  packed = packing(jax.eval_shape(lambda: fn(row(0))))
-  return packed.unpack(lax.fori_loop(0, unknown(count), step, packed.room(count)))
+  owns = packing(form_of_one(replaced))
+  results = packing(jax.eval_shape(lambda: fn(row(0, stacked), row(0, replaced)))[1])
+  start = owns.pack(replaced), results.room(count)
+  new, found = lax.fori_loop(0, unknown(count), step, start)
+  return owns.unpack(new), results.unpack(found)
 
 
 def map_here(

@@ -36,7 +36,7 @@ from fedjax_het.modes import in_float32
 from fedjax_het.output.progress import Progress, of_library
 from fedjax_het.parts import Algorithm
 
-SECONDS_A_CHUNK = 2.0
+SECONDS_A_CHUNK = 5.0
 Metrics = dict[str, dict[str, dict[str, float]]]  # model -> metric -> figure over the clients -> value
 
 
@@ -62,7 +62,7 @@ def chunks(
   engine: Runs, state: State, rounds: int, eval_every: int | None, late_evaluations: int = 0,
   eval_clients: EvalClients = None, judge: Callable[[Runs, State], Evaluations] | None = None,
 ) -> Iterator[Chunk]:  # fmt: skip
-  """Trains until `rounds` are done in chunks of about two seconds, with an evaluation every `eval_every`.
+  """Trains until `rounds` are done in chunks of about five seconds, with an evaluation every `eval_every`.
 
   So many late evaluations are spread over the last fifth of the rounds, see `late_rounds`. `judge` evaluates;
   by default it is `evaluate`, of `judged_clients` before the last round and of all clients after it.
@@ -86,7 +86,7 @@ def chunks(
       judged = judge(engine, state)
     regular = is_due(done, rounds, eval_every)
     yield Chunk(state, infos, found, judged if regular else None, None if regular else judged)
-    length = int(agreed(np.clip(SECONDS_A_CHUNK / seconds, 1, 4 * length + 1))[0])
+    length = int(agreed(np.clip(np.ceil(SECONDS_A_CHUNK / seconds), 1, 4 * length + 1))[0])
 
 
 def evaluate(engine: Runs, state: State, clients: Any = None, rows: int = 1) -> Evaluations:

@@ -207,3 +207,17 @@ def test_programs_of_other_values_are_taken_over():
     three = Members(make, split(0), {"nu": [1.0] * 3}, 3, 3, devices=1)
     three.keep_programs(kept)
     three.init(jax.random.split(jax.random.key(1), 3))
+
+
+def test_members_states_are_advanced_in_their_own_buffers():
+  """SCAFFOLD's states of forty clients are nearly all of the program's memory; a second copy would show."""
+
+  def made(lr):
+    return fh.federated(fh.scaffold(mlp(hidden=4096), lr=lr, epochs=1, batch_size=4))
+
+  engine = Members(made, federation((5,) * 40), {"lr": [0.1, 0.2, 0.3]}, 3, 2, devices=1)
+  state = engine.init(jax.random.split(jax.random.key(2), 3))
+  states = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients))
+  engine.advance(state, 2)
+  used = engine._compiled["advance"].memory_analysis()
+  assert used.alias_size_in_bytes >= states > used.temp_size_in_bytes
