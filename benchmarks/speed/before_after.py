@@ -7,7 +7,8 @@ Steps: one process of each tree compiles every row once. Then the two take turns
 with windows of a fraction of a second, so that other load on the machine falls on both. The work is 100
 clients of 480 random examples, cohort 5, B = 10 unless the row says otherwise, one epoch, with the papers'
 momentum of 0.9 and weight decay of 1e-4 or with plain SGD. "unequal" clients have 4 to 900 examples (Pareto's
-law), half of them to train on. AAggFF-D asks the clients for their losses F_i. A "judged" row counts an
+law), half of them to train on. "six members" are a sweep of the six in one program, a round a call; 500
+clients have 96 examples each. AAggFF-D asks the clients for their losses F_i. A "judged" row counts an
 evaluation's test examples a second instead of client steps. Trees before commit f6b6b0f count half of APFL's
 steps. A ratio is the median of the turns' ratios. "start" is the time of a process until two rounds are done,
 without and with a compilation cache. The script writes a JSON file and prints the table.
@@ -38,6 +39,8 @@ class Row(NamedTuple):
   unequal: bool = False
   mixing: str = "static"
   batch: int = 10
+  clients: int = 100
+  members: int = 0
 
 
 ROWS = {
@@ -56,6 +59,9 @@ ROWS = {
   "FedAvg, unequal, judged, TwoNN": Row("fedavg", "two_nn", PAPERS, unequal=True),
   "SuPerFed-MM, unequal, judged, TwoNN": Row("superfed_mm", "two_nn", PAPERS, unequal=True),
   "FedAvg, unequal, judged, TwoCNN": Row("fedavg", "two_cnn", PAPERS, unequal=True),
+  "FedAvg, six members, TwoNN": Row("fedavg", "two_nn", PAPERS, 1, members=6),
+  "SCAFFOLD, six members, TwoNN": Row("scaffold", "two_nn", PAPERS, 1, members=6),
+  "SCAFFOLD, six members, 500 clients, TwoNN": Row("scaffold", "two_nn", PAPERS, 1, clients=500, members=6),
 }
 MODELS = {
   "two_nn": {"shape": (28, 28, 1)},
@@ -72,12 +78,13 @@ def serve(rows: list[str]) -> None:
   import numpy as np
 
   import fedjax_het as fh
+  from fedjax_het.engine.batched_runs import Members
 
   fh.prepare_cpu()
 
   def made(row: Row) -> Callable[[], float]:
     rng = np.random.default_rng(0)
-    sizes = np.full(100, 480)
+    sizes = np.full(row.clients, 48000 // row.clients)
     if row.unequal:
       sizes = np.clip(4 + 20 * rng.pareto(1.0, 100), 4, 900).astype(int)
     x = rng.integers(0, 256, (sizes.sum(), *MODELS[row.model]["shape"]), np.uint8)
@@ -85,9 +92,17 @@ def serve(rows: list[str]) -> None:
     key, test = jax.random.key(0), 0.0 if row.rounds and not row.unequal else 0.5
     data = fh.federate(x, rng.integers(0, 10, len(x)), parts, key, num_classes=10, test_fraction=test)
     network = getattr(fh.models, row.model)(**MODELS[row.model])
-    client = getattr(fh, row.method)(network, epochs=1, batch_size=row.batch, lr=0.01, **row.settings)
-    engine = fh.Engine(fh.federated(client, getattr(fh.mixing, row.mixing)()), data, 5)
-    state, _ = engine.advance(engine.init(key), 1)
+
+    def algorithm(lr: float = 0.01) -> fh.Algorithm:
+      client = getattr(fh, row.method)(network, epochs=1, batch_size=row.batch, lr=lr, **row.settings)
+      return fh.federated(client, getattr(fh.mixing, row.mixing)())
+
+    if row.members:
+      engine = Members(algorithm, data, {"lr": [0.01] * row.members}, row.members, 5)
+      state, _ = engine.advance(engine.init(jax.random.split(key, row.members)), 1)
+    else:
+      engine = fh.Engine(algorithm(), data, 5)
+      state, _ = engine.advance(engine.init(key), 1)
 
     def window() -> float:
       nonlocal state
