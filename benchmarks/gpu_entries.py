@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.gpu_data import RGB, STD
+from benchmarks.papers import why_low_cifar10
 
 LONGEST = 9.0  # minutes of one call of an entry at most
 DATA = {"mnist": 12, "cifar10": 86, "femnist": 6, "shakespeare": 3, "weights": 1}  # packed, MB
@@ -143,7 +144,7 @@ def fedevg() -> Iterator[Entry]:
 
 
 def causes() -> Iterator[Entry]:
-  """The two causes of the papers' low baselines on CIFAR-10, three seeds as one program."""
+  """Causes of the papers' low baselines on CIFAR-10: FedAvg's three seeds as one program, then one seed."""
   for deal in ("random", "round_robin"):
     for decay in (0.999, 0.99):
       command = (
@@ -154,6 +155,14 @@ def causes() -> Iterator[Entry]:
       name, time = f"why_low_cifar10.fedavg.{deal}.{decay}", minutes(("fedavg",), 1.0, 3) + 0.5
       toy = (*TOY, *TINY)
       yield Entry(name, "decay and deal", time, command, ("cifar10",), toy, "why_low_cifar10")
+  toy = (*TOY, "--config.model.dense=4")
+  for method in ("lg_fedavg", "fedrep", "ditto"):
+    for variant in why_low_cifar10.variants(method)[1:]:  # table 2.3 has the first, which changes nothing
+      run = f"{method}.{variant}.0"
+      words = [word.replace("RUNS/", "{RUNS}/why_low_cifar10/") for word in why_low_cifar10.command(run, 500)]
+      command, time = " ".join([*words[1:], "--config.data_dir={DATA}"]), minutes((method,), 1.0)
+      about = why_low_cifar10.VARIANTS[variant][0]
+      yield Entry(f"why_low_cifar10.{run}", about, time, command, ("cifar10",), toy, "why_low_cifar10")
 
 
 def peers() -> Iterator[Entry]:

@@ -45,7 +45,7 @@ VARIANTS: dict[str, tuple[str, str, tuple[str, ...]]] = {  # name -> words, keys
 HEADED = ("lg_fedavg", "fedrep")
 
 
-def command(run: str) -> list[str]:
+def command(run: str, rounds: int = ROUNDS) -> list[str]:
   """The launcher's command of a run, in a folder RUNS."""
   method, variant, seed = run.split(".")
   _, keys, flags = VARIANTS[variant]
@@ -54,15 +54,19 @@ def command(run: str) -> list[str]:
   return [
     "python", "-m", "fedjax_het.run",
     f"--config=configs/table_2_3.py:dataset=cifar10,clients=100,algorithm={method},seed={seed}{keys}",
-    f"--config.rounds={ROUNDS}", *flags, f"--workdir=RUNS/{run}",
+    f"--config.rounds={rounds}", *flags, f"--workdir=RUNS/{run}",
   ]  # fmt: skip
+
+
+def variants(method: str) -> list[str]:
+  """The variants that a method has."""
+  return [name for name in VARIANTS if "head" not in name or method in HEADED]
 
 
 def known(text: str) -> str:
   """A run's name, checked."""
   method, variant, seed = text.split(".") if text.count(".") == 2 else ("", "", "")
-  split = "head" not in variant or method in HEADED
-  if method not in METHODS or variant not in VARIANTS or not split or not seed.isdigit():
+  if method not in METHODS or variant not in variants(method) or not seed.isdigit():
     raise argparse.ArgumentTypeError(
       f"{text!r} is no METHOD.VARIANT.SEED; methods: {', '.join(METHODS)}; variants: {', '.join(VARIANTS)}, "
       f"whose heads only {' and '.join(HEADED)} have."
