@@ -66,10 +66,10 @@ def run_experiment(
 ) -> dict[str, Any]:
   """Runs a configuration in `workdir`, continues it, or shows its result if it is complete.
 
-  Checkpoints are written at every evaluation, at the latest after `checkpoint_seconds`, on SIGUSR1, after
-  which the run continues, and on SIGTERM or Ctrl-C, which end it. Signals are handled between two chunks of
-  rounds, a second or two apart. Several processes all call this function with the same arguments, and the
-  first writes the files.
+  Checkpoints are written at every evaluation, of a state above 256 MiB at most once a minute, at the latest
+  after `checkpoint_seconds`, on SIGUSR1, after which the run continues, and on SIGTERM or Ctrl-C, which end
+  it. Signals are handled between two chunks of rounds, some seconds apart. Several processes all call this
+  function with the same arguments, and the first writes the files.
 
   Args:
     config: what to run: nested fields, as a ConfigDict or a mapping, or their `Plan`.
@@ -319,8 +319,10 @@ def _train(
         records[0].keep_model(engine.to_save(state), BEST)
       rounds = done if stopping and stopping.why else plan.rounds
       asked, stop.save = stop.save, False
-      must_stop, due = agreed(stop.made, asked or time.monotonic() - saved > checkpoint_seconds)
-      if evaluations is not None or must_stop or due:
+      waited = time.monotonic() - saved
+      judged = evaluations is not None and (done == rounds or checkpoints.writes_after(waited))
+      must_stop, due = agreed(stop.made, asked or judged or waited > checkpoint_seconds)
+      if must_stop or due:
         books = {"runs": [record.checkpoint_state(seconds()) for record in records]}
         checkpoints.save(done, engine.to_save(state), books)
         saved = time.monotonic()

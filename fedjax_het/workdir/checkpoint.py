@@ -40,6 +40,7 @@ PARTS = {  # a state's parts
   "participation": "who takes part",
   "pool": "uploads on their way",
 }
+LARGE, LARGE_SECONDS = 2**28, 60.0  # a state of so many bytes is written at evaluations so long apart
 FIELDS = (*State._fields, *(f"broadcast.{name}" for name in Message._fields))  # later versions have more
 
 
@@ -55,6 +56,7 @@ class Checkpoints:
     self.folder = Path(folder).resolve()
     quiet_background()
     self._size, self._saving = 0, -1  # bytes and round of the checkpoint that is being written
+    self._large = False
     options = ocp.CheckpointManagerOptions(
       max_to_keep=2, create=True, enable_async_checkpointing=True, cleanup_tmp_directories=True,
       lightweight_initialize=True,  # reads no files besides the manifest's
@@ -71,6 +73,7 @@ class Checkpoints:
       SettingError: clients' states are on a disk and too large to be copied through memory.
     """
     needed, free = size(raw_keys(state)), shutil.disk_usage(self.folder).free
+    self._large = needed > LARGE
     if writes() and free < 3 * needed:
       logging.warning(
         "Three checkpoints of this run take up to %s (two are kept while the next is written), and the disk "
@@ -96,6 +99,13 @@ class Checkpoints:
       self._manager.save(
         round, args=ocp.args.Composite(state=ocp.args.StandardSave(raw), books=ocp.args.JsonSave(books))
       )
+
+  def writes_after(self, seconds: float) -> bool:
+    """Returns whether an evaluation so long after the last checkpoint has one: once a minute if large.
+
+    Writing all clients' models takes as long as many rounds, and evaluations may be every few rounds.
+    """
+    return not self._large or seconds > LARGE_SECONDS
 
   @property
   def _partial(self) -> Path:

@@ -16,6 +16,7 @@ from fedjax_het.errors import SettingError
 from fedjax_het.experiment import experiment, extend, sweep
 from fedjax_het.experiment.recorded import timeless
 from fedjax_het.program.where import Where
+from fedjax_het.workdir import checkpoint
 from fedjax_het.workdir.checkpoint import Checkpoints
 from fedjax_het.workdir.folder import prepare
 
@@ -44,6 +45,22 @@ def test_a_run_that_is_asked_for_a_checkpoint_writes_one_and_goes_on(whole, tmp_
   )
   assert start(small(), str(tmp_path))["metrics"] == whole[1]["metrics"]
   assert saved == [3, 5, 6, 7] and records(tmp_path) == records(whole[0])
+
+
+@pytest.mark.parametrize(("large", "apart", "written"), [
+  (2**28, 60.0, [2, 4, 6]), (0, 0.0, [2, 4, 6]), (0, 60.0, [6]),
+])  # fmt: skip
+def test_a_large_state_is_not_written_at_evaluations_that_follow_each_other_quickly(
+  tmp_path, monkeypatch, large, apart, written
+):
+  saved, save = [], Checkpoints.save
+  monkeypatch.setattr(checkpoint, "LARGE", large)
+  monkeypatch.setattr(checkpoint, "LARGE_SECONDS", apart)
+  monkeypatch.setattr(
+    Checkpoints, "save", lambda self, done, *args: (saved.append(done), save(self, done, *args))
+  )
+  start(plain(rounds=6, eval_every=2), str(tmp_path))
+  assert saved == written
 
 
 # More rounds, or fewer.
