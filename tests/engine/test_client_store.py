@@ -19,7 +19,8 @@ from fedjax_het.experiment.sweep import run_sweep
 from fedjax_het.methods import CLIENTS
 from fedjax_het.program.where import Where
 from fedjax_het.workdir import checkpoint
-from fedjax_het.workdir.checkpoint import Checkpoints, digest
+from fedjax_het.workdir.checkpoint import Checkpoints
+from fedjax_het.workdir.digest import digest
 
 RAGGED, EVEN = (9, 1, 7, 3, 12, 2, 9, 1, 10, 5, 4, 11), (6,) * 12
 WITHOUT = {name for name, method in CLIENTS.items() if method.keeps.startswith("nothing")}
