@@ -176,7 +176,7 @@ def replace_one_by_one(
   Returns:
     (the second tree with its new rows, the stacked results).
   """
-  count = jax.tree.leaves(stacked)[0].shape[0]
+  count = jax.tree.leaves((stacked, replaced))[0].shape[0]
   fn = jax.jit(fn, inline=True)  # traced once
 
   def row(i: int | jax.Array, tree: PyTree) -> PyTree:

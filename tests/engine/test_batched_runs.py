@@ -221,3 +221,15 @@ def test_members_states_are_advanced_in_their_own_buffers():
   engine.advance(state, 2)
   used = engine._compiled["advance"].memory_analysis()
   assert used.alias_size_in_bytes >= states > used.temp_size_in_bytes
+
+
+def test_members_may_differ_in_their_keys_alone():
+  """Without settings, and with common data, a member's state is all that it has."""
+  keys = jax.random.split(jax.random.key(2), 2)
+  client = fh.fedavg(linear(), lr=0.1, epochs=1, batch_size=4)
+  engine = Members(lambda: fh.federated(client), federation(SIZES), {}, 2, 3, devices=1)
+  state, _ = engine.advance(engine.init(keys), 1)
+  alone = fh.Engine(fh.federated(client), federation(SIZES), 3, devices=1)
+  for m, key in enumerate(keys):
+    own, _ = alone.advance(alone.init(key), 1)
+    same(jax.tree.map(lambda leaf, m=m: leaf[m], state.broadcast.params), own.broadcast.params)
