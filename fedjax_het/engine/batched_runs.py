@@ -41,12 +41,13 @@ def _first(values: np.ndarray) -> Any:
 def in_turn(
   fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], rows: PyTree, args: PyTree
 ) -> tuple[PyTree, PyTree]:
-  """Applies (row, args) -> (results that stay, results that are read) to members, one after another.
+  """Applies fn to members, one after another: (settings and data, args) -> (what stays, what the host reads).
 
-  What stays takes the place of the arguments if it is like them, as a state after some rounds: all members'
+  What stays takes the place of args if it has their shapes, as a state after some rounds does: all members'
   states together, made anew in each call, would cost more than the rounds.
   """
-  stays, _ = jax.eval_shape(fn, form_of_one(rows), form_of_one(args))
+  fn = jax.jit(fn, inline=True)  # traced once, for its shapes and for the loop
+  stays, _ = jax.eval_shape(lambda: fn(*jax.tree.map(lambda leaf: leaf[0], (rows, args))))
   if same_form(stays, form_of_one(args)):
     return placement.replace_one_by_one(fn, rows, args)
   return placement.one_by_one(lambda both: fn(*both), (rows, args))

@@ -168,10 +168,10 @@ def one_by_one(fn: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
 def replace_one_by_one(
   fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], stacked: PyTree, replaced: PyTree
 ) -> tuple[PyTree, PyTree]:
-  """Applies fn to each row of two trees, one after another: (row, own) -> (new own, result).
+  """Applies fn to each row of `stacked` and `replaced`, in turn: (row, own) -> (new own, result).
 
-  The new rows take the place of the second tree's, in its own buffers where the program may write to them;
-  the results are stacked. On the bits of a single row see `one_by_one`.
+  A new row takes the place of the row of `replaced`, in its own buffer if the caller donates it; the results
+  are stacked. On the bits of a single row see `one_by_one`.
 
   Returns:
     (the second tree with its new rows, the stacked results).

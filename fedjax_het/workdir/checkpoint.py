@@ -101,9 +101,10 @@ class Checkpoints:
       )
 
   def writes_after(self, seconds: float) -> bool:
-    """Returns whether an evaluation so long after the last checkpoint has one: once a minute if large.
+    """Returns whether an evaluation, so many seconds after the last checkpoint, writes another.
 
-    Writing all clients' models takes as long as many rounds, and evaluations may be every few rounds.
+    Of a state above `LARGE` bytes it does after `LARGE_SECONDS` at the earliest: writing all clients' models
+    takes as long as many rounds, and evaluations may be every few rounds.
     """
     return not self._large or seconds > LARGE_SECONDS
 
