@@ -68,10 +68,14 @@ def member_of(kept: dict[str, Any], group: str, seed: int, decay: float) -> np.n
   return next(np.array(c) for name, c in kept[group]["members"].items() if set(name.split(",")) == wanted)
 
 
+def late(rows: np.ndarray) -> np.ndarray:
+  """The means over the clients in the judged rounds of a course's last fifth, t > 0.8 T."""
+  return rows[rows[:, 0] > 0.8 * rows[-1, 0], 1]
+
+
 def late_means(kept: dict[str, Any], group: str, decay: float) -> list[np.ndarray]:
-  """Each seed's means over the clients in the judged rounds of the last fifth, t > 0.8 T."""
-  courses = [member_of(kept, group, seed, decay) for seed in SEEDS]
-  return [rows[rows[:, 0] > 0.8 * rows[-1, 0], 1] for rows in courses]
+  """Each seed's means in the last fifth."""
+  return [late(member_of(kept, group, seed, decay)) for seed in SEEDS]
 
 
 def table(kept: dict[str, Any], clients: int) -> list[str]:

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.papers.why_low import course
+from benchmarks.papers.why_low import course, late
 from benchmarks.provenance import PAGES, RAW, made, place, write_tables
 from benchmarks.table_2_3_runs import launch, printed
+from configs.table_2_3 import HEADED
 from fedjax_het.studies.plots import save
 
 PAGE, NAME = PAGES / "why_low_cifar10.md", "why_low_cifar10"
@@ -42,7 +43,6 @@ VARIANTS: dict[str, tuple[str, str, tuple[str, ...]]] = {  # name -> words, keys
   "code_head3": ("the code's network, head of three layers", ",network=code,head=3", ()),
   "authors": ("all of the authors' code", ",network=code", (SLOW, DEALT)),
 }
-HEADED = ("lg_fedavg", "fedrep")
 
 
 def command(run: str, rounds: int = ROUNDS) -> list[str]:
@@ -69,7 +69,7 @@ def known(text: str) -> str:
   if method not in METHODS or variant not in variants(method) or not seed.isdigit():
     raise argparse.ArgumentTypeError(
       f"{text!r} is no METHOD.VARIANT.SEED; methods: {', '.join(METHODS)}; variants: {', '.join(VARIANTS)}, "
-      f"whose heads only {' and '.join(HEADED)} have."
+      f"whose heads only {' and '.join(name for name in METHODS if name in HEADED)} have."
     )
   return text
 
@@ -119,8 +119,7 @@ def tables(kept: dict[str, Any]) -> Iterator[str]:
       if not courses:
         continue
       last = "; ".join(f"{rows[-1, 1]:.2f} ({rows[-1, 2]:.2f})" for rows in courses.values())
-      late = [rows[rows[:, 0] > 0.8 * ROUNDS, 1] for rows in courses.values()]
-      ranges = "; ".join(f"{own.min():.1f}, {own.max():.1f}" for own in late)
+      ranges = "; ".join(f"{own.min():.1f}, {own.max():.1f}" for own in map(late, courses.values()))
       less = "; ".join(f"{rows[-1, 1] - base[seed]:+.2f}" for seed, rows in courses.items() if seed in base)
       yield f"| {words} | {', '.join(map(str, courses))} | {last} | {ranges} | {less or '–'} |"
     yield f"| the thesis, T = 500 | | {paper.mean:.2f} ({paper.std:.2f}) | | |\n"
@@ -137,9 +136,11 @@ def shown_of(kept: dict[str, Any]) -> dict[str, str]:
 def picture(kept: dict[str, Any]) -> None:
   """The courses: a panel a method, a colour a variant, a line a seed."""
   methods = shown_of(kept)
-  figure = Figure(figsize=(5.5 * len(methods), 4), layout="constrained")
-  axes = figure.subplots(1, len(methods), squeeze=False)[0]
-  for axis, (method, shown) in zip(axes, methods.items(), strict=True):
+  columns = min(2, len(methods))
+  lines = -(-len(methods) // columns)
+  figure = Figure(figsize=(5.5 * columns, 4 * lines), layout="constrained")
+  axes = figure.subplots(lines, columns, sharex=True, squeeze=False).flat
+  for axis, (method, shown) in zip(axes, methods.items(), strict=False):
     for index, (variant, (words, _, _)) in enumerate(VARIANTS.items()):
       for number, rows in enumerate(of(kept, method, variant).values()):
         label = None if number else words
