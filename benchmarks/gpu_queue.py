@@ -1,16 +1,17 @@
 """Runs what waits for a GPU, in order of worth, as far as the time goes.
 
     python benchmarks/gpu_queue.py --dry_run                     lists the entries and their expected minutes
-    python benchmarks/gpu_queue.py --runs=RUNS --data_dir=DATA --minutes=25 [--only WORD ...] [--zip=FILE]
+    python benchmarks/gpu_queue.py --runs=RUNS --data_dir=DATA --minutes=25 --together=4 [--only WORD ...]
     python benchmarks/gpu_queue.py --runs=RUNS --merge           figures into docs/results/raw, and the page
     JAX_PLATFORMS=cpu python benchmarks/gpu_queue.py --runs=RUNS --toy        all at toy size, in 20 minutes
 
-The entries stand in gpu_entries.py. An entry is begun if its expected minutes fit the time that is left, so
-that a shorter one may overtake; it is stopped by SIGTERM at the end of the time or of LONGEST minutes, and
-the next call continues it from its checkpoint. RUNS/queue/ENTRY.json says how long each call took. --from
-unpacks an earlier call's --zip first: all files of RUNS but models, pictures, samples and the checkpoints of
-entries that have ended. A machine may thus be a new one in every call. DATA is the folder that
-gpu_data.py packs, in parts below 60 MB.
+The entries stand in gpu_entries.py; those whose figures docs/results/raw/gpu_queue.json has are passed over,
+unless --again is given. An entry is begun if its expected minutes fit the time that is left, so that a
+shorter one may overtake; it is stopped by SIGTERM at the end of the time or of LONGEST minutes, and the next
+call continues it from its checkpoint. RUNS/queue/ENTRY.json says how long each call took. --zip writes all
+files of RUNS but models, pictures, samples and the checkpoints of entries that have ended; --from unpacks an
+earlier call's zip first. A machine may thus be a new one in every call. DATA is the folder that gpu_data.py
+packs, in parts below 60 MB. The exit status is 1 if an entry failed.
 """
 
 import argparse
@@ -22,8 +23,9 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +45,20 @@ Start = Callable[[Entry, float], bool]
 class State:
   """What is known of the entries in RUNS/queue: calls (seconds, machine, commit), and which have ended."""
 
-  def __init__(self, runs: Path):
-    """Makes the folder where it is missing."""
-    self.folder = runs / "queue"
+  def __init__(self, runs: Path, merged: Collection[str] = ()):
+    """Makes the folder where it is missing.
+
+    Args:
+      runs: RUNS.
+      merged: names of entries that have ended elsewhere, and whose figures are merged.
+    """
+    self.folder, self.merged = runs / "queue", merged
     self.folder.mkdir(parents=True, exist_ok=True)
 
   def of(self, entry: Entry) -> dict[str, Any]:
-    """Returns {"ended", "calls"} of an entry."""
-    return read_record(self.folder / f"{entry.name}.json") or {"ended": False, "calls": []}
+    """Returns {"ended", "calls"} of an entry, the calls those of RUNS."""
+    own = read_record(self.folder / f"{entry.name}.json")
+    return own or {"ended": entry.name in self.merged, "calls": []}
 
   def add(self, entry: Entry, seconds: float, ended: bool, together: int = 1) -> None:
     """Records a call, and how many entries shared the GPU during it."""
@@ -63,6 +71,12 @@ class State:
     return sum(call["seconds"] for call in self.of(entry)["calls"]) / 60
 
 
+def merged() -> set[str]:
+  """Returns the names of the entries whose figures are merged."""
+  known = read_record(FIGURES) or {"entries": {}}
+  return {name for name, own in known["entries"].items() if own["ended"]}
+
+
 def expected(entry: Entry, spent: float = 0.0) -> float:
   """Returns the minutes that an entry's next call should take: what is left of it, at most LONGEST."""
   return min(max(entry.minutes - spent, 1.0), LONGEST)
@@ -71,8 +85,8 @@ def expected(entry: Entry, spent: float = 0.0) -> float:
 def run(
   entries: Sequence[Entry], state: State, minutes: float, start: Start,
   clock: Callable[[], float] = time.monotonic, tell: Callable[[str], None] = print, together: int = 1,
-) -> None:  # fmt: skip
-  """Runs what fits.
+) -> int:  # fmt: skip
+  """Runs what fits, and returns how many entries failed.
 
   Args:
     entries: in order of worth; those that have ended are passed over.
@@ -85,25 +99,26 @@ def run(
   """
   end = clock() + 60 * minutes
 
-  def call(entry: Entry) -> None:
+  def call(entry: Entry) -> bool:
     if state.of(entry)["ended"]:
-      return
+      return False
     left, asks = (end - clock()) / 60, expected(entry, state.spent(entry))
     if asks > left:
       tell(f"{entry.name}: {asks:.1f} minutes do not fit the {max(left, 0.0):.1f} that are left")
-      return
+      return False
     began = clock()
     try:
       ended = start(entry, 60 * min(left, LONGEST))
     except subprocess.CalledProcessError as error:
       tell(f"{entry.name}: failed with code {error.returncode}; see {entry.name}.log")
-      return
+      return True
     state.add(entry, clock() - began, ended, together)
     took = (clock() - began) / 60
     tell(f"{entry.name}: {'ended' if ended else 'goes on'} after {took:.1f} minutes ({asks:.1f} expected)")
+    return False
 
   with ThreadPoolExecutor(together) as workers:
-    list(workers.map(call, entries))  # a list, so that an error of a thread is raised here
+    return sum(workers.map(call, entries))
 
 
 def filled(word: str, places: Mapping[str, str]) -> str:
@@ -196,14 +211,29 @@ def read_lines(path: Path) -> list[Any]:
 
 HEAD = """# What waits for a GPU
 
-`python benchmarks/gpu_queue.py` runs these entries in this order, which is the order of their worth, as far
-as its `--minutes` go. One call gives an entry nine minutes at most; the next call continues it. `--merge`
-brings the figures into [coverage.md](coverage.md) and this page{raw}. Expected minutes are estimates for one
-H100 or H200, computed from the client steps that [gpu.md](gpu.md) has timed; a question mark stands where no
-step of the entry's model was timed there.
+With the package installed for it (`pip install -e '.[cuda12,test]'`), so many minutes of a GPU are spent by
 
-| entry | what | expected, minutes | took, minutes | data |
-|---|---|---|---|---|
+```sh
+python benchmarks/gpu_data.py --data_dir=DATA --out=PACKED  # the data sets, in parts below 60 MB
+python benchmarks/gpu_queue.py --runs=RUNS --data_dir=PACKED --minutes=20 --together=4
+python benchmarks/gpu_queue.py --runs=RUNS --merge
+```
+
+The second command runs the entries below in their order, which is the order of their worth, as far as its
+`--minutes` go. An entry is begun if its expected minutes fit; one call gives it nine minutes at most, and the
+next call continues it. What this page shows as run is passed over. `--together=4` runs four entries at a
+time, which share the GPU, as one of these runs does not fill it; `--only WORD` takes the entries whose names
+have the word, `--dry_run` lists what is left, `--zip=FILE` and `--from=FILE` take RUNS to another machine,
+and `--toy` runs all of it at toy size on a CPU. `--merge` brings the figures into [coverage.md](coverage.md)
+and this page{raw}.
+
+Expected minutes are estimates for one H100 or H200 that runs the entry alone, computed from the client steps
+that [gpu.md](gpu.md) has timed; a question mark stands where no step of the entry's model was timed there.
+The minutes that it took are of calls in which so many entries as "at a time" says shared the GPU: they are
+longer than those expected, and tell nothing about the estimate.
+
+| entry | what | expected, minutes | took, minutes | at a time | data |
+|---|---|---|---|---|---|
 """
 
 
@@ -215,10 +245,10 @@ def page() -> str:
     own = known["entries"].get(entry.name)
     took = sum(call["seconds"] for call in own["calls"]) / 60 if own else None
     state = "not run" if took is None else f"{took:.1f}" + ("" if own["ended"] else ", goes on")
-    mark = "" if entry.timed else "?"
-    text += (
-      f"| {entry.name} | {entry.about} | {entry.minutes:.1f}{mark} | {state} | {', '.join(entry.data)} |\n"
-    )
+    shared = ", ".join(dict.fromkeys(str(call["together"]) for call in own["calls"])) if own else ""
+    mark, data = "" if entry.timed else "?", ", ".join(entry.data)
+    cells = entry.name, entry.about, f"{entry.minutes:.1f}{mark}", state, shared, data
+    text += f"| {' | '.join(cells)} |\n"
   if known["runs"]:
     text += (
       "\n| run | headline, mean (std over clients) | rounds | seconds of training |\n|---|---|---|---|\n"
@@ -234,11 +264,11 @@ def _row(name: str, own: dict[str, Any]) -> str:
   return f"| {name} | {figure} | {own['rounds']} | {own['seconds']['train']:.0f} |\n"
 
 
-def listing(entries: Sequence[Entry], state: State | None) -> Iterator[str]:
+def listing(entries: Sequence[Entry], state: State | None, merged: Collection[str] = ()) -> Iterator[str]:
   """Lines of --dry_run: expected minutes, name, what it is, its data, and whether it has ended."""
   total = 0.0
   for entry in entries:
-    spent, ended = (state.spent(entry), state.of(entry)["ended"]) if state else (0.0, False)
+    spent, ended = (state.spent(entry), state.of(entry)["ended"]) if state else (0.0, entry.name in merged)
     left = 0.0 if ended else max(entry.minutes - spent, 0.0)
     total += left
     told = "ended" if ended else f"{left:5.1f}{' ' if entry.timed else '?'}"
@@ -258,18 +288,22 @@ def main() -> None:
   parser.add_argument("--zip", type=Path, help="write the runs here in the end")
   parser.add_argument("--dry_run", action="store_true", help="list the entries")
   parser.add_argument("--toy", action="store_true", help="all entries at toy size, on digits")
+  parser.add_argument("--again", action="store_true", help="also entries whose figures are merged")
   parser.add_argument("--merge", action="store_true", help="write docs/results from the runs")
   args = parser.parse_args()
   entries = [own for own in ENTRIES if not args.only or any(word in own.name for word in args.only)]
+  if not entries:
+    parser.error(f"no entry has {' or '.join(args.only)} in its name; --dry_run lists them")
+  known = set() if args.again or args.toy or args.merge else merged()
   if args.dry_run:
-    print("\n".join(listing(entries, State(args.runs) if args.runs else None)))
+    print("\n".join(listing(entries, State(args.runs, known) if args.runs else None, known)))
     return
   if args.runs is None:
     parser.error("--runs is missing")
   runs = args.runs.resolve()
   if args.source:
     shutil.unpack_archive(args.source, runs, "zip")
-  state = State(runs)
+  state = State(runs, known)
   if args.merge:
     merge(runs, state)
     return
@@ -279,10 +313,17 @@ def main() -> None:
     minutes = max(minutes, 10_000.0)
   else:
     unpack_data(data)
+    asked, entries = entries, [own for own in entries if all((data / name).is_dir() for name in own.data)]
+    if missing := sorted({name for own in asked for name in own.data if not (data / name).is_dir()}):
+      told = f"--data_dir={args.data_dir} has no {', '.join(missing)}, which gpu_data.py packs"
+      if not entries:
+        parser.error(told)
+      print(f"{told}: {len(asked) - len(entries)} of {len(asked)} entries are left out")
   start = starter(runs, data, args.toy, args.together)
-  run(entries, state, minutes, start, tell=lambda line: print(line, flush=True), together=args.together)
+  failed = run(entries, state, minutes, start, tell=partial(print, flush=True), together=args.together)
   if args.zip:
     pack(runs, state, args.zip)
+  sys.exit(int(failed > 0))
 
 
 if __name__ == "__main__":

@@ -135,7 +135,8 @@ The hours are estimates: runs of one seed, times the client steps that FedAvg ta
 size, times the seconds that a step took in the named measurement, on its processor. Methods with more steps
 or several models take longer, evaluations are not counted, and batches of another size differ. A run gives
 all metrics of its cell. Figures that are there at a smaller size are not in this table. A run of table 2.3's
-CIFAR-10 takes [1 to 4 minutes of a GPU](gpu.md#a-table-cifar-10), and two to four hours of one core.
+CIFAR-10 takes [1 to 4 minutes of a GPU](gpu.md#a-table-cifar-10) (pFedMe's, of five times the steps, ten,
+with three other runs beside it), and two to four hours of one core.
 
 | table | part | figures | runs | hours | by |
 |---|---|---|---|---|---|

@@ -88,10 +88,34 @@ def test_a_failure_does_not_stop_the_others(tmp_path):
 
   told = []
   state, entries = gpu_queue.State(tmp_path), [Entry("bad", "", 1.0, ""), Entry("good", "", 1.0, "")]
-  gpu_queue.run(entries, state, 9.0, start, tell=told.append)
+  assert gpu_queue.run(entries, state, 9.0, start, tell=told.append) == 1
   assert (
     "failed with code 3" in told[0] and state.of(entries[1])["ended"] and not state.of(entries[0])["calls"]
   )
+
+
+def test_what_is_merged_is_passed_over(tmp_path):
+  entries, seen = [Entry("merged", "", 1.0, ""), Entry("new", "", 2.0, "")], []
+  state = gpu_queue.State(tmp_path, {"merged"})
+  gpu_queue.run(entries, state, 9.0, lambda entry, _: bool(seen.append(entry.name)), tell=lambda line: None)
+  assert seen == ["new"] and gpu_queue.merged() <= {entry.name for entry in ENTRIES}
+  lines = [*gpu_queue.listing(entries, None, {"merged"})]
+  assert lines[0].startswith("ended merged") and lines[-1].startswith("2 minutes are left")
+
+
+@pytest.mark.parametrize(
+  "words, told",
+  [
+    (["--only", "nosuch", "--dry_run"], "no entry has nosuch in its name"),
+    (["--only", "flute.lr", "--data_dir=nowhere"], "--data_dir=nowhere has no mnist"),
+  ],
+)
+def test_what_cannot_run_is_an_error_before_any_start(words, told, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["gpu_queue.py", f"--runs={tmp_path}", *words])
+  monkeypatch.setattr(gpu_queue, "starter", None)
+  with pytest.raises(SystemExit) as error:
+    gpu_queue.main()
+  assert error.value.code == 2 and told in capsys.readouterr().err
 
 
 def test_the_list_is_in_the_order_of_worth_and_every_call_is_short():
