@@ -166,25 +166,38 @@ def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
   The data set, the rounds and the names of conditions, as "attack=alie", are in every label if any two groups
   differ in them.
   """
+  found = [", ".join(own.values()) or "otherwise" for own in _named(fields)]
+  return [
+    f"{label} ({found[: place + 1].count(label)})" if found.count(label) > 1 else label
+    for place, label in enumerate(found)
+  ]
+
+
+def unnamed(groups: Sequence[Group]) -> dict[str, list[Any]]:
+  """Returns the fields that all groups have, that differ, and that no label has: field -> the values."""
+  fields = [group.fields for group in groups]
+  labelled = {name for own in _named(fields) for name in own}
+  shared = [name for name in fields[0] if name not in labelled and all(name in own for own in fields)]
+  return {name: list(dict.fromkeys(own[name] for own in fields)) for name in shared}
+
+
+def _named(fields: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+  """Returns what each group's label says of which field."""
   every = list(dict.fromkeys(name for own in fields for name in own))
   ends = [name.rpartition(".")[2] for name in every]
   always = [name for name in ALWAYS if len({str(own.get(name)) for own in fields}) > 1]
-  parts: list[list[str]] = [[] for _ in fields]
+  parts: list[dict[str, str]] = [{} for _ in fields]
   for name in sorted(every, key=_order):
     section, _, end = name.rpartition(".")
     short = end if section in PARTS and ends.count(end) == 1 else name
     title = "" if name in NAMES else f"{section if name in OF_CONDITIONS else short}="
     alike: dict[str, set[str]] = {}
     for own, part in zip(fields, parts):
-      alike.setdefault(", ".join(part), set()).add(str(own.get(name)))
+      alike.setdefault(", ".join(part.values()), set()).add(str(own.get(name)))
     for own, part in zip(fields, parts):
-      if name in own and (name in always or len(alike[", ".join(part)]) > 1):
-        part.append(f"{title}{own[name]}")
-  found = [", ".join(part) or "otherwise" for part in parts]
-  return [
-    f"{label} ({found[: place + 1].count(label)})" if found.count(label) > 1 else label
-    for place, label in enumerate(found)
-  ]
+      if name in own and (name in always or len(alike[", ".join(part.values())]) > 1):
+        part[name] = f"{title}{own[name]}"
+  return parts
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedjax_het.compare.conditions import unequal_conditions
 from fedjax_het.compare.export import budgets_table
-from fedjax_het.compare.groups import Group, budget_of, late_of, unlike
+from fedjax_het.compare.groups import Group, budget_of, late_of, unlike, unnamed
 from fedjax_het.errors import SettingError, near
 from fedjax_het.metrics.budget import unequal
 from fedjax_het.metrics.seeds import OverSeeds, over_seeds, paired
@@ -73,6 +73,9 @@ def tables(
     parts.append(took)
     parts += [Text(note, style="bold") for note in unequal({own.label: budget_of(own) for own in groups})]
   parts += [Text(note, style="bold") for note in unequal_conditions(groups)]
+  if others := unnamed(groups):
+    told = "; ".join(f"{field} ({', '.join(map(str, values))})" for field, values in others.items())
+    parts.append(Text(f"The lines differ also in what their labels do not say: {told}.", style="bold"))
   early = [group for group in groups if not judged(group, model, wanted)]
   lacking = f", without {named(metric)} of the {spelled(model)} model" if (metric := wanted) else ""
   parts += [Text(f"{group.label}: {group.state}{lacking}") for group in early]

@@ -6,7 +6,7 @@ from typing import Any
 from fedjax_het import data as datasets
 from fedjax_het import models
 from fedjax_het.config.algorithm import as_written, build_algorithm, placeholders_of
-from fedjax_het.config.known import check_known, check_method
+from fedjax_het.config.known import check_known, check_method, check_name
 from fedjax_het.config.sections import Section
 from fedjax_het.config.tracking import check_tracking
 from fedjax_het.config.typed import Plan
@@ -75,7 +75,9 @@ def check_fields(config: Mapping[str, Any], known: Mapping[str, Section]) -> Non
   check_whole("cohort_size", config["cohort_size"], 1)
   if config["num_clients"] is not None:
     check_whole("num_clients", config["num_clients"], 1)
-    check_range("cohort_size", config["cohort_size"], 1, config["num_clients"])
+    if config["cohort_size"] > config["num_clients"]:
+      problem = f"more than the num_clients = {config['num_clients']} that there are"
+      raise SettingError("cohort_size", config["cohort_size"], problem, "Lower it, or raise num_clients.")
   for name, section in known.items():
     given = config.get(name, section.default)
     if name in METHODS:
@@ -141,7 +143,7 @@ def check_chosen(place: str, section: Section, given: Mapping[str, Any]) -> None
   if (name := given.get("name")) is None:
     known = ", ".join(section.table())
     raise SettingError(place, dict(given), "has no name, and so no effect", f"Name one of {known}.")
-  check_choice(f"{place}.name", name, section.table())
+  check_name(place, section, name)
   check_given(place, given, section.given)
   if section.required:
     check_known(section, {place: given})

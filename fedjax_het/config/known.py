@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fedjax_het.config.sections import Section
+from fedjax_het.config.sections import Section, sections
 from fedjax_het.errors import SettingError, check_choice, near
 from fedjax_het.methods import CLIENTS
 from fedjax_het.models import MODELS
@@ -13,17 +13,17 @@ NONE = "(it has none)"
 MOST_NAMED = 4  # most parts that are named as having the setting
 
 
-def check_known(kind: Section, sections: Mapping[str, Mapping[str, Any]], also: str = "") -> None:
+def check_known(kind: Section, given_of: Mapping[str, Mapping[str, Any]], also: str = "") -> None:
   """Raises `SettingError` for a setting that the part that a section chooses does not have.
 
   Args:
     kind: the section that has the part's name.
-    sections: section -> settings: this section, and others that may have settings of the part.
+    given_of: section -> settings: this section, and others that may have settings of the part.
     also: another way to choose the part, for the error.
   """
-  first, name = kind.name, sections[kind.name]["name"]
+  first, name = kind.name, given_of[kind.name]["name"]
   known = kind.settings(name)
-  for section, settings in sections.items():
+  for section, settings in given_of.items():
     for field, value in settings.items():
       if field == "name" or field in known:
         continue
@@ -33,7 +33,7 @@ def check_known(kind: Section, sections: Mapping[str, Mapping[str, Any]], also: 
           problem += f", a setting of {', '.join(owners)}"
         flags = " ".join(
           _flag(own, ({"name": name} if own == first else {}) | _kept(given, known))
-          for own, given in sections.items()
+          for own, given in given_of.items()
           if own == first or not {*given} <= {"name", *known}
         )
         remedy = (
@@ -45,11 +45,29 @@ def check_known(kind: Section, sections: Mapping[str, Mapping[str, Any]], also: 
       raise SettingError(f"{section}.{field}", value, problem, remedy)
 
 
+def check_name(place: str, section: Section, name: str) -> None:
+  """Raises `SettingError` unless a section's name is in its table; the error says which sections have it.
+
+  Args:
+    place: the section's name, or "SECTION.NUMBER" for one of several.
+    section: the section's entry in the registry.
+    name: the name that a configuration gives.
+  """
+  table = section.table()
+  if isinstance(name, str) and name not in table:
+    choices = [own for own in sections().values() if own.kind in ("choice", "choices")]
+    if others := [own.name for own in choices if name in own.table()]:
+      problem = f"unknown here, but a name of {' and of '.join(others)}"
+      remedy = f"Write --config.{others[0]}=\"{{'name': '{name}'}}\". Known: {', '.join(sorted(table))}."
+      raise SettingError(f"{place}.name", name, problem, remedy)
+  check_choice(f"{place}.name", name, table)
+
+
 def check_method(kind: Section, config: Mapping[str, Any]) -> None:
   """Raises `SettingError` for an unknown setting or an invalid value of the method named in a section."""
   section, also = kind.name, ""
   given, name = {section: config[section]}, config[section]["name"]
-  check_choice(f"{section}.name", name, kind.table())
+  check_name(section, kind, name)
   if section == "algorithm":
     given["local"] = config["local"]
     example = name if CLIENTS[name].models is MODELS else "fedavg"

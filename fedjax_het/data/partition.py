@@ -70,7 +70,8 @@ def pathological(
     num_clients: K, 1 <= K <= N.
     shards_per_client: S, 1 <= S and K·S <= N.
     deal: "random": shards at random (McMahan et al.). "round_robin": client i gets shards i, i + K, ... in
-      file order and the key is not used, as SuPerFed's authors do: the classes (c, c + 5) on ten classes.
+      file order and the key is not used, as SuPerFed's authors do: the classes (c, c + 5) where ten classes
+      are of equal size, and for nearly all clients where they are not.
 
   Raises:
     SettingError: `num_clients`, `shards_per_client` or `deal` is not one of these.

@@ -18,6 +18,8 @@ PAPERS = {
   "logreg": ("logisticregression",), "lr": ("logisticregression",), "lstm": ("stackedlstm",),
   "ham": ("ham10000",), "isic": ("isic2019",), "isic19": ("isic2019",),
   "speech": ("speechcommands",), "gsc": ("speechcommands",),
+  "learningrate": ("lr",), "locallr": ("lr",), "localepochs": ("epochs",), "numepochs": ("epochs",),
+  "numrounds": ("rounds",), "clientsperround": ("cohortsize",), "numclientsperround": ("cohortsize",),
 }  # fmt: skip
 """Names in papers -> names in this library, both as normalised by `_spelled`."""
 

@@ -224,7 +224,8 @@ def build(plan: Plan) -> Experiment:
       "partition.name", plan.partition.name, "does not use the column dataset_options.client",
       "Use --config.partition=\"{'name': 'natural'}\", or leave the client out.",
     )  # fmt: skip
-  parts = datasets.partition(partition_key, plan.partition.name, source.y, plan.num_clients, **options)
+  with as_written({"partition": options}, "partition"):
+    parts = datasets.partition(partition_key, plan.partition.name, source.y, plan.num_clients, **options)
   task = build_task(plan.task, source)
   if plan.test_fraction is None and source.split is None:
     raise SettingError(

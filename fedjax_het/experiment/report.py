@@ -4,6 +4,7 @@ import datetime
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def made_of(path: Path, show: Callable[..., RenderableType], *args: Any) -> Rend
 
 def beside(folder: str | os.PathLike[str], others: str = "") -> str:
   """Returns the command that compares the runs of a folder, and others that the user names."""
-  return f"Side by side: python -m fedjax_het.compare {shlex.quote(os.fspath(folder))} {others}".rstrip()
+  words = ["python -m fedjax_het.compare", shlex.quote(os.fspath(folder)), others]
+  words += [] if find_spec("plotly") else ["--plain"]  # the table alone, as a page needs Plotly
+  return f"Side by side: {' '.join(filter(None, words))}"
 
 
 def _header(summary: Mapping[str, Any]) -> Text:

@@ -9,9 +9,9 @@ from fedjax_het.studies.study import Moment, Study
 from fedjax_het.studies.text import number
 
 WHAT = (
-  f"{MARK} not settled: over the judged rounds of its last fifth the mean over the clients went from the one "
-  "to the other, with a std above half a point and above a standard error over the clients (losses have no "
-  "such mark)"
+  f"{MARK} not settled: in the judged rounds of the last fifth the mean over the clients lay between these "
+  "two, with a std over the rounds above half a point and above a standard error over the clients (losses "
+  "have no such mark)"
 )
 
 

@@ -5,17 +5,19 @@ import functools
 import pytest
 
 from fedjax_het import data, models
+from fedjax_het.clients.local_settings import LocalSettings
 from fedjax_het.config import fields, listing
 from fedjax_het.config.quickstart import get_config
 from fedjax_het.config.sections import sections
 from fedjax_het.data.partition import PARTITIONERS
 from fedjax_het.errors import SettingError, check_choice, folder_of, near
 from fedjax_het.methods import METHODS, Method, compositions
+from fedjax_het.settings import settings_of
 from fedjax_het.tasks import TASKS
 
 KINDS = {
   **METHODS, "dataset": data.names(), "model": [*models.MODELS, *models.GENERATORS],
-  "partition": PARTITIONERS,   "field": [*sections()], "task": TASKS,
+  "partition": PARTITIONERS, "field": [*sections()], "task": TASKS, "setting": settings_of(LocalSettings),
 }  # fmt: skip
 WRITTEN = {
   "algorithm": {
@@ -44,6 +46,7 @@ WRITTEN = {
   },
   "partition": {"IID": "iid", "Dirichlet": "dirichlet", "Dir": "dirichlet", "non-IID": "dirichlet"},
   "field": {"Rounds": "rounds", "numClients": "num_clients", "num-clients": "num_clients"},
+  "setting": {"learning_rate": "lr", "num_epochs": "epochs"},
   "task": {"Multi-Label": "multilabel", "Regression": "regression"},
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from terminal_text import shown
 
 from fedjax_het.compare import launcher, page
 from fedjax_het.compare.content import content
-from fedjax_het.compare.groups import baseline_of, grouped, labels
+from fedjax_het.compare.groups import baseline_of, grouped, labels, unnamed
 from fedjax_het.compare.runs import find
 from fedjax_het.errors import SettingError
 from fedjax_het.metrics.seeds import over_seeds, paired
@@ -47,6 +47,17 @@ def test_pairs_are_of_the_seeds_that_both_have():
   found = paired(own, other)
   assert (found.mean - found.half, found.mean + found.half, found.seeds) == pytest.approx((low, high, 3))
   assert paired({0: 1.0}, {1: 1.0}).seeds == 0
+
+
+def test_what_no_label_says_is_told(tmp_path):
+  """Ditto's own setting is in no label, and no difference of both."""
+  for name, more in (("fedavg", {}), ("ditto", {"algorithm__lam": 0.5})):
+    write_run(tmp_path / name, algorithm__name=name, local__lr=0.1 if more else 0.2, **more)
+  groups = grouped(find([tmp_path]))
+  assert [group.label for group in groups] == ["ditto", "fedavg"]
+  assert unnamed(groups) == {"local.lr": [0.1, 0.2]}
+  assert "differ also in what their labels do not say: local.lr (0.1, 0.2)." in shown(groups)
+  assert not unnamed(grouped(find([tmp_path / "ditto"])))
 
 
 def test_runs_are_one_group_but_for_the_seed(seeds):

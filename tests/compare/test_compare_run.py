@@ -9,6 +9,7 @@ from fedjax_het.compare.content import content
 from fedjax_het.compare.groups import grouped
 from fedjax_het.compare.runs import find
 from fedjax_het.config.quickstart import get_config
+from fedjax_het.experiment import report
 from fedjax_het.experiment.experiment import run_experiment
 from fedjax_het.experiment.report import beside
 from fedjax_het.program.where import Where
@@ -51,9 +52,11 @@ def test_the_page_reads_them(workdir):
   assert len(values) == 20 and values == sorted(values)
 
 
-def test_its_end_names_the_command(workdir, capsys):
+def test_its_end_names_the_command(workdir, capsys, monkeypatch):
   config = get_config()
   config.update(json.loads((workdir / "config.json").read_text()))
   run_experiment(config, str(workdir))
   assert f"python -m fedjax_het.compare {workdir} OTHER_RUN ..." in capsys.readouterr().out
   assert beside("my runs") == "Side by side: python -m fedjax_het.compare 'my runs'"
+  monkeypatch.setattr(report, "find_spec", lambda name: None)
+  assert beside("runs", "B") == "Side by side: python -m fedjax_het.compare runs B --plain"

@@ -232,7 +232,10 @@ BAD = {
   "server": (dict(server__name="sdg"), "Did you mean 'sgd'"),
   "cohort": (dict(cohort_size=21), "cohort_size = 21"),
   "clients": (dict(num_clients=100_000, cohort_size=5), "num_clients"),
-  "shards": (dict(partition={"name": "pathological", "shards_per_client": 500}), "shards_per_client"),
+  "shards": (
+    dict(partition={"name": "pathological", "shards_per_client": 500}),
+    r"partition\.shards_per_client = 500",
+  ),
   "alpha": (dict(partition__alpha=-1.0), "alpha = -1.0"),
   "test_fraction": (dict(test_fraction=1.5), "test_fraction = 1.5"),
   "valid_fraction": (dict(valid_fraction=-0.1), "valid_fraction = -0.1"),

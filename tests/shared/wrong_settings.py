@@ -117,6 +117,8 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
   ],
   "server": [
     (["--config.server.name=adm"], "server.name = 'adm': unknown. Did you mean 'adam'?"),
+    (["--config.server.name=krum"],
+     "server.name = 'krum': unknown here, but a name of mixing. Write --config.mixing=\"{'name': 'krum'}\"."),
     (["--config.server.lr=0"], f"server.lr = 0.0: {ABOVE_0}"),
     (["--config.server.lr=(1,)"], f"config.server.lr = (1,): {NO_NUMBER}"),
     (["--config.server={'name':'adam','beta1':0.9}"],
@@ -128,7 +130,7 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
     (["--config.rounds=0"], f"rounds = 0: {LEAST_1}"),
     (["--config.rounds=(10,)"], f"config.rounds = (10,): {NO_WHOLE}"),
     (["--config.rounds.x=3"], "config.rounds.x = 3: rounds is a value, which has no fields."),
-    (["--config.cohort_size=21"], f"cohort_size = 21: {LEAST_1} and at most 20."),
+    (["--config.cohort_size=21"], "cohort_size = 21: more than the num_clients = 20 that there are."),
     (["--config.cohort_size=nan"], f"config.cohort_size = nan: {NO_WHOLE}"),
     (["--config.seed=-1"], "seed = -1: out of range. It must be at least 0"),
     (["--config.seeds=1"], "seeds = 1: unknown field of the configuration. Did you mean 'seed'?"),
