@@ -88,25 +88,26 @@ def of(kept: dict[str, Any], method: str, variant: str) -> dict[int, np.ndarray]
   return {seed: np.array(kept[found[seed]]["course"]) for seed in sorted(found)}
 
 
-def of_table(method: str) -> tuple[float, float | None]:
-  """Table 2.3's own run of seed 0 after 100 rounds: mean, and the std over the clients where it was kept.
+def of_table(method: str) -> tuple[np.ndarray, float | None]:
+  """Table 2.3's run of seed 0: its course, [judged rounds, 2], and its std over clients, if it was kept.
 
-  A method without a run of 100 rounds is judged in the course of its longer one.
+  Of a method without a run of 100 rounds it is the beginning of its longer one.
   """
   kept, cell = json.loads((RAW / "table_2_3_cifar10.json").read_text())["runs"], f"algorithm={method},seed=0"
   for rounds in (ROUNDS, 500):
     run = kept.get(f"T={rounds}/dataset=cifar10,clients=100,{cell}")
     if run:
       break
-  mean = next(row[1] for row in run["course"]["top1"] if row[0] == ROUNDS)
+  rows = np.array([[t, 100 * mean] for t, mean, *_ in run["course"]["top1"] if t <= ROUNDS])
   std = 100 * run["metrics"]["personalized"]["top1"]["std"] if run["rounds"] == ROUNDS else None
-  return 100 * mean, std
+  return rows, std
 
 
 def tables(kept: dict[str, Any]) -> Iterator[str]:
   """A table a method: table 2.3's run, then a row a variant."""
   for method, shown in shown_of(kept).items():
-    (mean, std), paper = of_table(method), printed("cifar10")[method, 100]
+    (rows, std), paper = of_table(method), printed("cifar10")[method, 100]
+    mean = rows[-1, 1]
     yield (
       f"### {shown}\n\n| | seeds | round {ROUNDS} (std over clients); by seed"
       " | last fifth: lowest, highest; by seed | less the first row, same seeds |\n|---|---|---|---|---|"
@@ -147,12 +148,12 @@ def picture(kept: dict[str, Any]) -> None:
       for number, rows in enumerate(of(kept, method, variant).values()):
         label = None if number else words
         axis.plot(rows[:, 0], rows[:, 1], color=f"C{index}", linewidth=1.1, label=label)
-    mean, _ = of_table(method)
-    axis.plot([ROUNDS], [mean], "o", color="0.3", label="table 2.3's run")
+    rows, _ = of_table(method)
+    axis.plot(*rows.T, "o--", color="0.3", linewidth=0.9, markersize=3, label="table 2.3's run")
     paper = printed("cifar10")[method, 100].mean
     axis.axhline(paper, color="0.3", linestyle=":", label="the thesis, T = 500")
     axis.set(title=shown)
-    axis.legend(fontsize=7, loc="lower right")
+    axis.legend(fontsize=7)
   figure.supxlabel("round")
   figure.supylabel("top-1 in percent, mean over 100 clients", fontsize=10)
   save(figure, place(PAGES, f"{NAME}.png"))

@@ -42,7 +42,7 @@ def machine() -> str:
   if {"cpu family", "model"} <= told.keys():
     name += f" (family {told['cpu family']}, model {told['model']})"
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-  return f"{name}, {cores} cores"
+  return f"{name}, {cores} core{'s' * (cores != 1)}"
 
 
 def commit(tree: str | os.PathLike[str] = TREE) -> str | None:
