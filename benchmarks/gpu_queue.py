@@ -45,20 +45,23 @@ Start = Callable[[Entry, float], bool]
 class State:
   """What is known of the entries in RUNS/queue: calls (seconds, machine, commit), and which have ended."""
 
-  def __init__(self, runs: Path, merged: Collection[str] = ()):
+  def __init__(self, runs: Path | None, known: Collection[str] = ()):
     """Makes the folder where it is missing.
 
     Args:
-      runs: RUNS.
-      merged: names of entries that have ended elsewhere, and whose figures are merged.
+      runs: RUNS; None knows of no calls.
+      known: names of entries that count as ended without a call, as their figures are in the project.
     """
-    self.folder, self.merged = runs / "queue", merged
-    self.folder.mkdir(parents=True, exist_ok=True)
+    self.known = known
+    if runs:
+      self.folder = runs / "queue"
+      self.folder.mkdir(parents=True, exist_ok=True)
+    self.runs = runs
 
   def of(self, entry: Entry) -> dict[str, Any]:
-    """Returns {"ended", "calls"} of an entry, the calls those of RUNS."""
-    own = read_record(self.folder / f"{entry.name}.json")
-    return own or {"ended": entry.name in self.merged, "calls": []}
+    """Returns {"ended", "calls"} of an entry; the calls are those that RUNS has a record of."""
+    own = read_record(self.folder / f"{entry.name}.json") if self.runs else None
+    return own or {"ended": entry.name in self.known, "calls": []}
 
   def add(self, entry: Entry, seconds: float, ended: bool, together: int = 1) -> None:
     """Records a call, and how many entries shared the GPU during it."""
@@ -72,7 +75,7 @@ class State:
 
 
 def merged() -> set[str]:
-  """Returns the names of the entries whose figures are merged."""
+  """Returns the names of the entries that have ended and whose figures are in docs/results/raw."""
   known = read_record(FIGURES) or {"entries": {}}
   return {name for name, own in known["entries"].items() if own["ended"]}
 
@@ -264,11 +267,11 @@ def _row(name: str, own: dict[str, Any]) -> str:
   return f"| {name} | {figure} | {own['rounds']} | {own['seconds']['train']:.0f} |\n"
 
 
-def listing(entries: Sequence[Entry], state: State | None, merged: Collection[str] = ()) -> Iterator[str]:
+def listing(entries: Sequence[Entry], state: State) -> Iterator[str]:
   """Lines of --dry_run: expected minutes, name, what it is, its data, and whether it has ended."""
   total = 0.0
   for entry in entries:
-    spent, ended = (state.spent(entry), state.of(entry)["ended"]) if state else (0.0, entry.name in merged)
+    spent, ended = state.spent(entry), state.of(entry)["ended"]
     left = 0.0 if ended else max(entry.minutes - spent, 0.0)
     total += left
     told = "ended" if ended else f"{left:5.1f}{' ' if entry.timed else '?'}"
@@ -296,7 +299,7 @@ def main() -> None:
     parser.error(f"no entry has {' or '.join(args.only)} in its name; --dry_run lists them")
   known = set() if args.again or args.toy or args.merge else merged()
   if args.dry_run:
-    print("\n".join(listing(entries, State(args.runs, known) if args.runs else None, known)))
+    print("\n".join(listing(entries, State(args.runs, known))))
     return
   if args.runs is None:
     parser.error("--runs is missing")

@@ -69,17 +69,17 @@ def member_of(kept: dict[str, Any], group: str, seed: int, decay: float) -> np.n
 
 
 def late(rows: np.ndarray) -> np.ndarray:
-  """The judged rounds of a course's last fifth, t > 0.8 T."""
+  """The rows of a course, [judged rounds, 3], whose round t is in its last fifth, t > 0.8 T."""
   return rows[rows[:, 0] > 0.8 * rows[-1, 0]]
 
 
-def late_means(kept: dict[str, Any], group: str, decay: float) -> list[np.ndarray]:
-  """Each seed's means over the clients in the last fifth."""
-  return [late(member_of(kept, group, seed, decay))[:, 1] for seed in SEEDS]
+def lates(kept: dict[str, Any], group: str, decay: float) -> list[np.ndarray]:
+  """Each seed's judged rounds of the last fifth, [judged rounds, 3]."""
+  return [late(member_of(kept, group, seed, decay)) for seed in SEEDS]
 
 
 def as_low(rows: np.ndarray, paper: float) -> str:
-  """How many rounds have at most the paper's mean, and the range of their std over the clients."""
+  """In how many judged rounds, [judged rounds, 3], the mean is at most the paper's, and their stds' range."""
   stds = rows[rows[:, 1] <= paper, 2]
   ends = dict.fromkeys(f"{end:.1f}" for end in (stds.min(), stds.max())) if len(stds) else {}
   return f"{len(stds)} of {len(rows)}" + (f" ({' to '.join(ends)})" if ends else "")
@@ -95,15 +95,15 @@ def table(kept: dict[str, Any], clients: int) -> list[str]:
   for name, decay, deal in itertools.product(ALGORITHMS, DECAYS, DEALS):
     if (group := f"{name}_{clients}_{deal}") not in kept:
       continue
-    means = late_means(kept, group, decay)
+    courses = lates(kept, group, decay)
+    means = [rows[:, 1] for rows in courses]
     ranges = "; ".join(f"{own.min():.1f}, {own.max():.1f}, {own.std():.1f}" for own in means)
     ends = [member_of(kept, group, seed, decay)[-1] for seed in SEEDS]
     last = "; ".join(f"{mean:.2f} ({std:.1f})" for _, mean, std in ends)
     paper = printed()[name, clients]
-    rows = np.concatenate([late(member_of(kept, group, seed, decay)) for seed in SEEDS])
     lines.append(
       f"| {ALGORITHMS[name]} | {100 * (1 - decay):.2g} % | {deal.replace('_', '-')} | {ranges}"
-      f" | {as_low(rows, paper.mean)} | {last} | {paper.mean:.2f} ({paper.std:.2f}) |"
+      f" | {as_low(np.concatenate(courses), paper.mean)} | {last} | {paper.mean:.2f} ({paper.std:.2f}) |"
     )
   return lines
 
@@ -115,7 +115,7 @@ def effects(kept: dict[str, Any], clients: int) -> list[str]:
     groups = [f"{name}_{clients}_{deal}" for deal in DEALS]
     if any(group not in kept for group in groups):
       continue
-    stds = [[np.array([own.std() for own in late_means(kept, g, d)]) for d in DECAYS] for g in groups]
+    stds = [[np.array([rows[:, 1].std() for rows in lates(kept, g, d)]) for d in DECAYS] for g in groups]
     (base, decayed), (dealt, both) = stds
     changes = decayed - base, dealt - base, both - base, both - decayed - dealt + base
     cells = [f"{c.mean():+.2f} ({c.min():+.2f} to {c.max():+.2f})" for c in changes]

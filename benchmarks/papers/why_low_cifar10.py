@@ -120,9 +120,8 @@ def tables(kept: dict[str, Any]) -> Iterator[str]:
       if not courses:
         continue
       last = "; ".join(f"{rows[-1, 1]:.2f} ({rows[-1, 2]:.2f})" for rows in courses.values())
-      ranges = "; ".join(
-        f"{own.min():.1f}, {own.max():.1f}" for own in (late(rows)[:, 1] for rows in courses.values())
-      )
+      means = [late(rows)[:, 1] for rows in courses.values()]
+      ranges = "; ".join(f"{own.min():.1f}, {own.max():.1f}" for own in means)
       less = "; ".join(f"{rows[-1, 1] - base[seed]:+.2f}" for seed, rows in courses.items() if seed in base)
       yield f"| {words} | {', '.join(map(str, courses))} | {last} | {ranges} | {less or '–'} |"
     yield f"| the thesis, T = 500 | | {paper.mean:.2f} ({paper.std:.2f}) | | |\n"

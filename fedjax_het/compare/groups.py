@@ -174,15 +174,18 @@ def labels(fields: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def unnamed(groups: Sequence[Group]) -> dict[str, list[Any]]:
-  """Returns the fields that all groups have, that differ, and that no label has: field -> the values."""
+  """Returns the fields in which groups differ without a label that says so: dotted field -> its values.
+
+  Only fields that the configurations of all groups have count, so that a method's own settings do not.
+  """
   fields = [group.fields for group in groups]
   labelled = {name for own in _named(fields) for name in own}
   shared = [name for name in fields[0] if name not in labelled and all(name in own for own in fields)]
-  return {name: list(dict.fromkeys(own[name] for own in fields)) for name in shared}
+  return {name: [*{as_json({"": own[name]}): own[name] for own in fields}.values()] for name in shared}
 
 
 def _named(fields: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-  """Returns what each group's label says of which field."""
+  """Returns the parts of each group's label by field, such as {"algorithm.nu": "nu=1.0"}."""
   every = list(dict.fromkeys(name for own in fields for name in own))
   ends = [name.rpartition(".")[2] for name in every]
   always = [name for name in ALWAYS if len({str(own.get(name)) for own in fields}) > 1]

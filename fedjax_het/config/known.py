@@ -46,7 +46,9 @@ def check_known(kind: Section, given_of: Mapping[str, Mapping[str, Any]], also: 
 
 
 def check_name(place: str, section: Section, name: str) -> None:
-  """Raises `SettingError` unless a section's name is in its table; the error says which sections have it.
+  """Raises `SettingError` unless a section can choose the part of a name, such as "krum" for `server`.
+
+  If other sections can, as `mixing` can choose "krum", the error says so and how to write it there.
 
   Args:
     place: the section's name, or "SECTION.NUMBER" for one of several.
@@ -56,9 +58,10 @@ def check_name(place: str, section: Section, name: str) -> None:
   table = section.table()
   if isinstance(name, str) and name not in table:
     choices = [own for own in sections().values() if own.kind in ("choice", "choices")]
-    if others := [own.name for own in choices if name in own.table()]:
-      problem = f"unknown here, but a name of {' and of '.join(others)}"
-      remedy = f"Write --config.{others[0]}=\"{{'name': '{name}'}}\". Known: {', '.join(sorted(table))}."
+    if others := [own for own in choices if name in own.table()]:
+      problem = f"unknown here, but a name of {' and of '.join(own.name for own in others)}"
+      written = _flag(others[0].name, {"name": name}, several=others[0].kind == "choices")
+      remedy = f"Write {written}. Known: {', '.join(sorted(table))}."
       raise SettingError(f"{place}.name", name, problem, remedy)
   check_choice(f"{place}.name", name, table)
 
@@ -91,5 +94,5 @@ def _kept(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
   return {field: value for field, value in given.items() if field in known and value is not None}
 
 
-def _flag(section: str, settings: Mapping[str, Any]) -> str:
-  return f'--config.{section}="{dict(settings)}"'
+def _flag(section: str, settings: Mapping[str, Any], several: bool = False) -> str:
+  return f'--config.{section}="{(dict(settings),) if several else dict(settings)}"'

@@ -58,6 +58,10 @@ def test_what_no_label_says_is_told(tmp_path):
   assert unnamed(groups) == {"local.lr": [0.1, 0.2]}
   assert "differ also in what their labels do not say: local.lr (0.1, 0.2)." in shown(groups)
   assert not unnamed(grouped(find([tmp_path / "ditto"])))
+  write_run(tmp_path / "a", algorithm__name="a", model__std=[0.2, 0.3])
+  write_run(tmp_path / "b", algorithm__name="b", model__std=[0.2, 0.4])
+  lists = unnamed(grouped(find([tmp_path / "a", tmp_path / "b"])))
+  assert lists == {"model.std": [[0.2, 0.3], [0.2, 0.4]]}
 
 
 def test_runs_are_one_group_but_for_the_seed(seeds):

@@ -119,6 +119,7 @@ WRONG = {  # section -> (flags, the error's beginning or parts of it)
     (["--config.server.name=adm"], "server.name = 'adm': unknown. Did you mean 'adam'?"),
     (["--config.server.name=krum"],
      "server.name = 'krum': unknown here, but a name of mixing. Write --config.mixing=\"{'name': 'krum'}\"."),
+    (["--config.server.name=top_k"], "Write --config.uploads=\"({'name': 'top_k'},)\"."),
     (["--config.server.lr=0"], f"server.lr = 0.0: {ABOVE_0}"),
     (["--config.server.lr=(1,)"], f"config.server.lr = (1,): {NO_NUMBER}"),
     (["--config.server={'name':'adam','beta1':0.9}"],

@@ -99,7 +99,7 @@ def test_what_is_merged_is_passed_over(tmp_path):
   state = gpu_queue.State(tmp_path, {"merged"})
   gpu_queue.run(entries, state, 9.0, lambda entry, _: bool(seen.append(entry.name)), tell=lambda line: None)
   assert seen == ["new"] and gpu_queue.merged() <= {entry.name for entry in ENTRIES}
-  lines = [*gpu_queue.listing(entries, None, {"merged"})]
+  lines = [*gpu_queue.listing(entries, gpu_queue.State(None, {"merged"}))]
   assert lines[0].startswith("ended merged") and lines[-1].startswith("2 minutes are left")
 
 
@@ -133,7 +133,7 @@ def test_the_list_is_in_the_order_of_worth_and_every_call_is_short():
 def test_the_page_and_the_listing_have_every_entry():
   text = gpu_queue.PAGE.read_text(encoding="utf-8")
   assert text == gpu_queue.page(), "run gpu_queue.py --merge, or write gpu_queue.page() to the page"
-  lines = [*gpu_queue.listing(ENTRIES, None)]
+  lines = [*gpu_queue.listing(ENTRIES, gpu_queue.State(None))]
   assert len(lines) == len(ENTRIES) + 1 and "minutes are left" in lines[-1]
   for entry, line in zip(ENTRIES, lines):
     assert f"| {entry.name} |" in text and f" {entry.name}: " in line
