@@ -15,6 +15,7 @@ commands. A figure is top-1 in percent.
 import argparse
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ def lates(kept: dict[str, Any], group: str, decay: float) -> list[np.ndarray]:
   return [late(member_of(kept, group, seed, decay)) for seed in SEEDS]
 
 
+def ranges(courses: Iterable[np.ndarray]) -> str:
+  """Each seed's lowest, mean and highest of the means over clients, and their std over the judged rounds."""
+  means = [rows[:, 1] for rows in courses]
+  return "; ".join(f"{own.min():.1f}, {own.mean():.1f}, {own.max():.1f}, {own.std():.1f}" for own in means)
+
+
 def as_low(rows: np.ndarray, paper: float) -> str:
   """In how many judged rounds, [judged rounds, 3], the mean is at most the paper's, and their stds' range."""
   stds = rows[rows[:, 1] <= paper, 2]
@@ -88,21 +95,20 @@ def as_low(rows: np.ndarray, paper: float) -> str:
 def table(kept: dict[str, Any], clients: int) -> list[str]:
   """One row a method, decay and deal: three seeds' late ranges, and their last rounds."""
   lines = [
-    "| method | decay a round | deal | last fifth: lowest, highest, std over rounds; by seed | of its rounds"
-    " with at most the paper's mean (std over clients) | round 500 (std over clients); by seed | paper |",
+    "| method | decay a round | deal | last fifth: lowest, mean, highest, std over rounds; by seed"
+    " | of its rounds with at most the paper's mean (std over clients)"
+    " | round 500 (std over clients); by seed | paper |",
     "|---|---|---|---|---|---|---|",
   ]
   for name, decay, deal in itertools.product(ALGORITHMS, DECAYS, DEALS):
     if (group := f"{name}_{clients}_{deal}") not in kept:
       continue
     courses = lates(kept, group, decay)
-    means = [rows[:, 1] for rows in courses]
-    ranges = "; ".join(f"{own.min():.1f}, {own.max():.1f}, {own.std():.1f}" for own in means)
     ends = [member_of(kept, group, seed, decay)[-1] for seed in SEEDS]
     last = "; ".join(f"{mean:.2f} ({std:.1f})" for _, mean, std in ends)
     paper = printed()[name, clients]
     lines.append(
-      f"| {ALGORITHMS[name]} | {100 * (1 - decay):.2g} % | {deal.replace('_', '-')} | {ranges}"
+      f"| {ALGORITHMS[name]} | {100 * (1 - decay):.2g} % | {deal.replace('_', '-')} | {ranges(courses)}"
       f" | {as_low(np.concatenate(courses), paper.mean)} | {last} | {paper.mean:.2f} ({paper.std:.2f}) |"
     )
   return lines
