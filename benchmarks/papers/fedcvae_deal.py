@@ -13,11 +13,11 @@ code      the deal of the authors' code (src/loaders/split.py, "diri"): a client
           and these replace the list, which so only shrinks: later clients get the same few rows
 mended    the same, but the rest of the list stays: each row is of one client, and who comes when a class is
           used up has fewer; clients of five rows or fewer are left out
+shards S  S shards of the sorted rows a client, `pathological`, whatever α
 """
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from fedjax_het.studies.synthetic import worth  # noqa: E402
 
 CLIENTS, COHORT, CLASSES, LEAST, EVALUATIONS = 100, 10, 10, 5, 20
 JUDGES = {"two_nn": {"name": "two_nn"}, "resnet10": {"name": "resnet10", "width": 64, "spectral": False}}
+DEALS = ("library", "code", "mended", "shards 1", "shards 2", "shards 3", "shards 5", "shards 10")
 Rows = list[np.ndarray]
 
 
@@ -60,19 +61,21 @@ def of_code(labels: np.ndarray, alpha: float, rng: np.random.Generator, keep_res
   return dealt
 
 
-DEALS: dict[str, Callable[[np.ndarray, float, int], Rows]] = {
-  "library": lambda labels, alpha, seed: list(
-    fh.data.dirichlet(jax.random.key(seed), labels, CLIENTS, alpha=alpha, balance=True)
-  ),
-  "code": lambda labels, alpha, seed: of_code(labels, alpha, np.random.default_rng(seed)),
-  "mended": lambda labels, alpha, seed: of_code(labels, alpha, np.random.default_rng(seed), keep_rest=True),
-}
+def dealt(deal: str, labels: np.ndarray, alpha: float, seed: int) -> Rows:
+  """Row numbers of each client."""
+  kind, _, shards = deal.partition(" ")
+  if kind == "shards":
+    key, count = jax.random.key(seed), int(shards)
+    return list(fh.data.pathological(key, labels, CLIENTS, shards_per_client=count))
+  if kind == "library":
+    return list(fh.data.dirichlet(jax.random.key(seed), labels, CLIENTS, alpha=alpha, balance=True))
+  return of_code(labels, alpha, np.random.default_rng(seed), keep_rest=kind == "mended")
 
 
 def row(deal: str, alpha: float, args: argparse.Namespace) -> dict:
   """What a deal is like, and what FedCVAE's synthetic examples are worth under it."""
   source = fh.data.load("mnist", args.data, resize=32)
-  rows = [own for own in DEALS[deal](np.asarray(source.y), alpha, args.seed) if len(own) > LEAST]
+  rows = [own for own in dealt(deal, np.asarray(source.y), alpha, args.seed) if len(own) > LEAST]
   flat, sizes = np.concatenate(rows), [len(own) for own in rows]
   parts = np.split(np.arange(len(flat)), np.cumsum(sizes)[:-1])  # copies, where a row is in several clients
   key, split = jax.random.split(jax.random.key(args.seed))
@@ -106,7 +109,7 @@ def quantiles(values: list[int]) -> list[float]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--data", required=True, help="holds mnist/")
-  parser.add_argument("--deals", nargs="*", choices=DEALS, default=[*DEALS])
+  parser.add_argument("--deals", nargs="*", choices=DEALS, default=DEALS)
   parser.add_argument("--alphas", type=float, nargs="*", default=[1.0, 0.01])
   parser.add_argument("--width", type=int, default=16)
   parser.add_argument("--rounds", type=int, default=100)
@@ -118,7 +121,8 @@ def main() -> None:
   kept = json.loads(path.read_text()) if path.exists() else {}
   for alpha in args.alphas:
     for deal in args.deals:
-      name = f"{deal}, α = {alpha}, width {args.width}, T = {args.rounds}, {args.judge}, seed {args.seed}"
+      what = deal if deal.startswith("shards") else f"{deal}, α = {alpha}"
+      name = f"{what}, width {args.width}, T = {args.rounds}, {args.judge}, seed {args.seed}"
       if name in kept:
         continue
       kept[name] = row(deal, alpha, args) | {"by": provenance()}
