@@ -344,6 +344,8 @@ def _absent(path: str, name: str, summary: Mapping[str, Any]) -> str:
       return f"no {spelled(model)} model"
     if metric not in models[model]:
       return f"no {metric} among its task's metrics"
+  if place and isinstance(summary.get(section), Mapping):
+    return f"no {place[-1]} among its {section} figures"
   lacking = {"lambda": "no line of models", "synthetic": "no synthetic examples", "simplex": "no simplex"}
   return lacking.get(section, f"its summary has no {name}")
 

@@ -155,13 +155,16 @@ def test_intervals_are_left_out_for_one_seed_and_the_paper_where_there_is_none()
 
 def test_a_missing_figure_is_explained_by_the_method(tmp_path):
   paths = {"global": "metrics.global.top1", "auroc": "metrics.personalized.auroc", "line": "lambda.common"}
+  paths |= {"official": "synthetic.downstream.official"}
   cell = Cell("FedPer", {"algorithm": "fedper"}, {})
   table = Table("t", "t", ConfigDict, {name: (path, 1.0) for name, path in paths.items()}, [cell])
-  (tmp_path / "summary.json").write_text(json.dumps({"metrics": {"personalized": {"top1": {"mean": 0.5}}}}))
+  summary = {"metrics": {"personalized": {"top1": {"mean": 0.5}}}, "synthetic": {"downstream": {}}}
+  (tmp_path / "summary.json").write_text(json.dumps(summary))
   wanted = [Wanted(cell, 0, {})]
   found = {own.metric: own for own in entries(table, wanted, {identity(wanted[0].plan): tmp_path})}
   assert {name: own.failed[0] for name, own in found.items()} == {
     "global": "no global model", "auroc": "no auroc among its task's metrics", "line": "no line of models",
+    "official": "no official among its synthetic figures",
   }  # fmt: skip
   assert layout.ours(found["global"]) == "no global model"
 
