@@ -21,6 +21,7 @@ CLIENTS = {  # K of the papers, where the configuration leaves it to the files
 SCALED = {  # (table, data set) -> what differs besides the rounds and the clients, which are read
   ("table_3_8", "mqp"): "a small text model in the place of DistilBERT",
 }
+PROTOCOLS = {"table_4_2": ("", ",protocol=thesis")}  # the authors' commands and the thesis differ in T
 OTHER_TABLES = ("table_3_3", "prose of chapter III", "prose of SosicFL")
 
 
@@ -63,9 +64,10 @@ def of_run(table: Table, given: Mapping[str, str], row: Mapping[str, Any]) -> It
   if cell is None:
     return
   config = table.get_config(cell.text)
+  rounds = {table.get_config(cell.text + more).rounds for more in PROTOCOLS.get(table.name, ("",))}
   clients = config.num_clients or CLIENTS.get(config.dataset)
   there = row.get("num_clients", row.get("clients"))
-  full = row["rounds"] == config.rounds and there == clients and (table.name, config.dataset) not in SCALED
+  full = row["rounds"] in rounds and there == clients and (table.name, config.dataset) not in SCALED
   for metric, source in table.figures.items():
     if isinstance(source, tuple) and at(row, source[0]) is not None:
       yield Ours(table.name, keys_of(method=cell.method, **cell.keys), metric, full)
@@ -157,6 +159,7 @@ READERS: list[Reader] = [
   lambda known: of_runs("natural.json", known["table_3_9"], "t39"),
   lambda known: of_silos(known["table_3_10"]),
   lambda known: of_synthesis(known["table_4_2"]),
+  lambda known: of_runs("table_4_2.json", known["table_4_2"]),
   lambda known: of_runs("sosicfl_cifar10.json", known["sosicfl_2"]),
   of_shortened,
   lambda known: (own for table in known.values() for own in of_queue(table)),

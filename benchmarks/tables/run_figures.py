@@ -5,8 +5,9 @@
 DIR is the workdir of runs, or of a table of `python -m fedjax_het.reproduce`. Each finished run gets a row,
 named by its folder: its rounds, clients, client steps and seconds; the mean over the clients, the spread and
 the worst tenth of every metric; the headline and the figures of the cohorts over the rounds; a common λ where
-the method has one; and each start with its commit, date and machine. A row of the same name in NAME.json is
-replaced, the others stay. --about is a text for the reader of the file, such as the command.
+the method has one; what its synthetic examples are worth, if it makes any; and each start with its commit,
+date and machine. A row of the same name in NAME.json is replaced, the others stay. --about is a text for the
+reader of the file, such as the command.
 """
 
 import argparse
@@ -57,10 +58,26 @@ def figures(run: Workdir, summary: dict[str, Any]) -> dict[str, Any]:
   row.get("best", {}).pop("course", None)
   if "lambda" in summary:
     row["lambda"] = {name: summary["lambda"][name] for name in ("common", "grid", "mean")}
+  row |= {"synthetic": summary["synthetic"]} if "synthetic" in summary else {}
   row |= {"cohort": cohort} if cohort else {}
   return rounded(
     row | {"course": {"of": ["round", *summary["metrics"]], headline: course}, "starts": starts(run.root)}
   )
+
+
+def collect(folder: Path, out: Path, about: str = "") -> dict[str, Any]:
+  """Writes the rows of a folder's finished runs into a file, and returns all rows of it."""
+  kept = json.loads(out.read_text()) if out.exists() else {}
+  rows = kept.get("runs", {})
+  for path in sorted(folder.rglob("summary.json")):
+    summary = read_record(path)
+    if summary is not None and "metrics" in summary:
+      name = str(path.parent.relative_to(folder))
+      rows[folder.name if name == "." else name] = figures(Workdir(path.parent), summary)
+  lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows))
+  told = json.dumps(about or kept.get("about", ""), ensure_ascii=False)
+  out.write_text(f'{{\n "about": {told},\n "runs": {{\n{lines}\n }}\n}}\n')
+  return rows
 
 
 def main() -> None:
@@ -69,17 +86,7 @@ def main() -> None:
   parser.add_argument("--out", type=Path, required=True)
   parser.add_argument("--about", default="")
   args = parser.parse_args()
-  kept = json.loads(args.out.read_text()) if args.out.exists() else {}
-  rows = kept.get("runs", {})
-  for path in sorted(args.folder.rglob("summary.json")):
-    summary = read_record(path)
-    if summary is not None and "metrics" in summary:
-      name = str(path.parent.relative_to(args.folder))
-      rows[args.folder.name if name == "." else name] = figures(Workdir(path.parent), summary)
-  lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows))
-  about = json.dumps(args.about or kept.get("about", ""), ensure_ascii=False)
-  args.out.write_text(f'{{\n "about": {about},\n "runs": {{\n{lines}\n }}\n}}\n')
-  print(f"{len(rows)} runs in {args.out}")
+  print(f"{len(collect(args.folder, args.out, args.about))} runs in {args.out}")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,19 @@ def test_a_figure_counts_for_its_own_cell_and_at_its_own_size(known):
   assert not [*coverage_readers.of_run(table, given | {"start": "0.5"}, row)], "no cell of the table"
 
 
+def test_a_figure_of_synthetic_examples_counts_at_the_rounds_of_the_thesis_or_of_the_commands(known):
+  """FedCVAE's cell with 100 clients has T = 1000 in the commands and 500 in the thesis."""
+  table = known["table_4_2"]
+  given = {"dataset": "mnist", "alpha": "0.01", "clients": "100", "algorithm": "fedcvae"}
+  judged = {"downstream": {"local": {"mean": 0.5, "std": 0.1}, "official": 0.5}}
+
+  def full(rounds: int, clients: int = 100) -> bool:
+    row = {"synthetic": judged, "rounds": rounds, "num_clients": clients}
+    return {own.metric: own.full for own in coverage_readers.of_run(table, given, row)}["top1"]
+
+  assert full(500) and full(1000) and not full(100) and not full(500, clients=50)
+
+
 def test_tables_of_a_page_are_replaced_and_its_other_text_stays(tmp_path):
   page = tmp_path / "page.md"
   page.write_text(f"By hand.\n\n{START}\nold\n{END}\n\nBy hand, too.\n")
