@@ -63,8 +63,8 @@ def of_run(table: Table, given: Mapping[str, str], row: Mapping[str, Any]) -> It
   cell = cell_of(table, given)
   if cell is None:
     return
-  config = table.get_config(cell.text)
-  rounds = {table.get_config(cell.text + more).rounds for more in PROTOCOLS.get(table.name, ("",))}
+  configs = [table.get_config(cell.text + more) for more in PROTOCOLS.get(table.name, ("",))]
+  config, rounds = configs[0], {own.rounds for own in configs}
   clients = config.num_clients or CLIENTS.get(config.dataset)
   there = row.get("num_clients", row.get("clients"))
   full = row["rounds"] in rounds and there == clients and (table.name, config.dataset) not in SCALED

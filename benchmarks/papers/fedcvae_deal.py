@@ -29,11 +29,13 @@ fh.prepare_cpu()
 import jax  # noqa: E402
 
 from benchmarks.provenance import PAGES, place, provenance  # noqa: E402
+from configs.table_4_2 import get_config  # noqa: E402
 from fedjax_het.models.zoo.generative import cvae_conv  # noqa: E402
 from fedjax_het.studies.synthetic import worth  # noqa: E402
 
-CLIENTS, COHORT, CLASSES, LEAST, EVALUATIONS = 100, 10, 10, 5, 20
-JUDGES = {"two_nn": {"name": "two_nn"}, "resnet10": {"name": "resnet10", "width": 64, "spectral": False}}
+CLIENTS, CLASSES, LEAST, EVALUATIONS = 100, 10, 5, 20
+CELL = get_config(f"dataset=mnist,clients={CLIENTS},algorithm=fedcvae,protocol=thesis")
+JUDGES = {"two_nn": {"name": "two_nn"}, "resnet10": CELL.downstream.model.to_dict()}
 DEALS = ("library", "code", "mended", "shards 1", "shards 2", "shards 3", "shards 5", "shards 10")
 Rows = list[np.ndarray]
 
@@ -41,7 +43,7 @@ Rows = list[np.ndarray]
 def of_code(labels: np.ndarray, alpha: float, rng: np.random.Generator, keep_rest: bool = False) -> Rows:
   """Row numbers of each client as the authors' code deals them; with `keep_rest` each row goes to one."""
   lists, asked = [np.flatnonzero(labels == label) for label in range(CLASSES)], len(labels) // CLIENTS
-  dealt = []
+  clients = []
   for _ in range(CLIENTS):
     own, counted = [np.zeros(0, int)], 0
     while counted < asked:
@@ -57,8 +59,8 @@ def of_code(labels: np.ndarray, alpha: float, rng: np.random.Generator, keep_res
         own.append(taken)
         lists[label] = rest if keep_rest else taken
       counted += counts.sum()
-    dealt.append(np.concatenate(own))
-  return dealt
+    clients.append(np.concatenate(own))
+  return clients
 
 
 def dealt(deal: str, labels: np.ndarray, alpha: float, seed: int) -> Rows:
@@ -83,14 +85,20 @@ def row(deal: str, alpha: float, args: argparse.Namespace) -> dict:
     source.x[flat], source.y[flat], parts, split, num_classes=CLASSES, test_fraction=0.2, scale=source.scale
   )
   model = cvae_conv((32, 32, 1), CLASSES, width=args.width)
-  client = fh.fedcvae(model, lr_decay=0.9 ** (1 / 25))
+  client = fh.fedcvae(model, lr_decay=CELL.local.lr_decay)
   every = max(1, args.rounds // EVALUATIONS)
   found = fh.run(
-    fh.federated(client), data, rounds=args.rounds, cohort_size=COHORT, key=key, eval_every=every, devices=1
+    fh.federated(client),
+    data,
+    rounds=args.rounds,
+    cohort_size=CELL.cohort_size,
+    key=key,
+    eval_every=every,
+    devices=1,
   )
   assert client.studies.synthesize is not None
   x, y = client.studies.synthesize(jax.random.key(args.seed), found.state.broadcast)
-  settings = {"model": JUDGES[args.judge], "seeds": 3, "features": "classifier"}
+  settings = {"model": JUDGES[args.judge], "seeds": CELL.downstream.seeds, "features": "classifier"}
   return {
     "clients": len(rows), "rows of a client": quantiles(sizes), "distinct rows": len(np.unique(flat)),
     "classes of a client": quantiles([len(np.unique(source.y[own])) for own in rows]),

@@ -17,7 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.papers.coverage_readers import cell_of
+from benchmarks.papers.why_low import late
 from benchmarks.provenance import PAGES, RAW, ROOT, made, place, write_tables
 from benchmarks.tables.run_figures import collect
 from configs.table_4_2 import DEFAULTS
@@ -77,13 +80,13 @@ def tables_of_deals(rows: Mapping[str, Any]) -> Iterator[str]:
   yield f"\n| {' | '.join(OF_DEALS)} |\n|{'---|' * len(OF_DEALS)}"
   for what in dict.fromkeys(name.partition(", seed")[0] for name in rows):
     own = [found for name, found in rows.items() if name.partition(", seed")[0] == what]
-    late = [last_fifth(found["nearest"]) for found in own]
+    nearest = [100 * float(late(np.array(found["nearest"]))[:, 1].mean()) for found in own]
     judged = [100 * found["worth"]["downstream"]["official"] for found in own]
     real = [100 * found["worth"]["real"]["downstream"]["official"] for found in own]
     cells = [
       what, f"{len(own)}", each(own, "clients"), each(own, "rows of a client"), each(own, "distinct rows"),
       each(own, "classes of a client"),
-      *(", ".join(f"{value:.1f}" for value in values) for values in (late, judged, real)),
+      *(", ".join(f"{value:.1f}" for value in values) for values in (nearest, judged, real)),
     ]  # fmt: skip
     yield f"| {' | '.join(cells)} |"
   yield "\n" + made("python benchmarks/papers/fedcvae_deal.py --data DATA", rows.values())
@@ -94,12 +97,6 @@ def each(rows: Sequence[Mapping[str, Any]], name: str) -> str:
   values = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
   texts = [[f"{value:,.0f}" for value in own] for own in values]
   return "; ".join(f"{own[0]} to {own[2]}, {own[1]}" if own[1:] else own[0] for own in texts)
-
-
-def last_fifth(course: Sequence[Sequence[float]]) -> float:
-  """Mean of a course, in percent, over its rounds t > 0.8 T."""
-  late = [value for done, value in course if done > 0.8 * course[-1][0]]
-  return 100 * sum(late) / len(late)
 
 
 def main() -> None:

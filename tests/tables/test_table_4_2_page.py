@@ -54,6 +54,7 @@ def test_the_deal_of_the_authors_code_gives_later_clients_the_rows_of_earlier_on
     of_last = [own[labels[own] == label] for own in slipped][-1]
     assert {*of_last} <= {*range(label, 60_000, 10)[: min(count for count in counts if count)]}
   assert all(len({*labels[own]}) >= 1 and len(own) > fedcvae_deal.LEAST for own in slipped)
+  assert sum(len({*labels[own]}) > 1 for own in slipped) > 90, "a draw of one class is repeated"
 
 
 def by():
