@@ -93,10 +93,11 @@ def tables_of_deals(rows: Mapping[str, Any]) -> Iterator[str]:
 
 
 def each(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-  """A count of each row, or smallest, largest and median."""
+  """A count of each row, or smallest, largest and median; once where all rows have the same."""
   values = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
   texts = [[f"{value:,.0f}" for value in own] for own in values]
-  return "; ".join(f"{own[0]} to {own[2]}, {own[1]}" if own[1:] else own[0] for own in texts)
+  shown = [f"{own[0]} to {own[2]}, {own[1]}" if own[1:] else own[0] for own in texts]
+  return shown[0] if len(set(shown)) == 1 else "; ".join(shown)
 
 
 def main() -> None:
